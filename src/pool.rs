@@ -53,7 +53,7 @@ pub(crate) use state::free_space::{FreeSpace, Others, Policy};
 pub use state::index::Lookup;
 pub(crate) use state::index::{Index, Resource};
 pub use state::quarantine::Quarantined;
-pub(crate) use state::reservations::Standing;
+pub(crate) use state::reservations::{Demand, Standing};
 pub use state::status::PoolStatus;
 pub use store::claims::Claims;
 pub use store::context::Context;

@@ -113,11 +113,6 @@ impl Pool {
         }
     }
 
-    /// Why the records, which may exist, were never read since the start.
-    pub(crate) fn why_unread(&self) -> Option<Unavailable> {
-        self.state.why_unread()
-    }
-
     /// The id of the mount that it is served from.
     pub(crate) fn mount_id(&self) -> Option<u64> {
         let disk = self.state.disk();

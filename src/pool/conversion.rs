@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use crate::pool::base::Pool;
 use crate::pool::draft::Draft;
 use crate::pool::reservation::Reservation;
+use crate::pool::state::reservations::Demand;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
@@ -54,7 +55,8 @@ impl Pool {
         let reserved = if is_copied {
             self.reserve::<VolumeRecord>(work, id, None, size)
         } else {
-            self.reserve_tree(work, id, size, tree.bytes)
+            let used = tree.bytes;
+            self.reserve_new(work, id, Demand::Tree { size, used }, None)
         };
         reserved.map(drop)
     }
@@ -127,7 +129,11 @@ impl Pool {
         if let Some((at, all, outside)) = linked.outside() {
             return Err(Refusal::NamesOutside { at, all, outside }.into());
         }
-        let reservation = self.reserve_tree(work, record.id, record.size_bytes, used.bytes)?;
+        let demand = Demand::Tree {
+            size: record.size_bytes,
+            used: used.bytes,
+        };
+        let reservation = self.reserve_new(work, record.id, demand, None)?;
         let (quota_id, enforcement) = self.quota_of_tree(&disk, &tree)?;
         let is_new = enforcement == Enforcement::None;
         let record = VolumeRecord {

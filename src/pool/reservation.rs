@@ -88,39 +88,15 @@ impl Pool {
         self.reserve_as(work, id, known, Demand::Object(size), None)
     }
 
-    /// Reserves bytes for a new volume, in place of the expected ones.
-    pub(crate) fn reserve_expected<'a>(
+    /// Reserves the demand of a new volume, in place of the expected bytes.
+    pub(crate) fn reserve_new<'a>(
         &self,
         work: &'a Work<'a>,
         id: VolumeId,
-        size: Bytes,
+        demand: Demand,
         expected: Option<&Expected>,
     ) -> Result<Reservation<'a>> {
-        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Object(size), expected)
-    }
-
-    /// Reserves the whole disk for a new volume, if the pool is empty and its capacity is in a range.
-    pub(crate) fn reserve_disk<'a>(
-        &self,
-        work: &'a Work<'a>,
-        id: VolumeId,
-        least: Bytes,
-        most: Bytes,
-        expected: Option<&Expected>,
-    ) -> Result<Reservation<'a>> {
-        let demand = Demand::Disk { least, most };
         self.reserve_as::<VolumeRecord>(work, id, None, demand, expected)
-    }
-
-    /// Reserves the size of a tree that becomes a volume, and uses these bytes already.
-    pub(super) fn reserve_tree<'a>(
-        &self,
-        work: &'a Work<'a>,
-        id: VolumeId,
-        size: Bytes,
-        used: u64,
-    ) -> Result<Reservation<'a>> {
-        self.reserve_as::<VolumeRecord>(work, id, None, Demand::Tree { size, used }, None)
     }
 
     fn reserve_as<'a, R: Resource + PartialEq>(

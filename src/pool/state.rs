@@ -152,7 +152,7 @@ impl PoolState {
     }
 
     /// Why the records, which may exist, were never read since the start.
-    pub(super) fn why_unread(&self) -> Option<Unavailable> {
+    pub(crate) fn why_unread(&self) -> Option<Unavailable> {
         let state = self.lock();
         let reason = state.disk.as_ref().err().filter(|_| !state.read)?;
         let exist =

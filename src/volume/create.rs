@@ -14,7 +14,7 @@ use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 
 use crate::error::{Error, OutOfRange, Result};
 use crate::pool::{
-    self, Content, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, format_of,
+    self, Content, Demand, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, format_of,
 };
 use crate::volume::class::EnforcementPolicy;
 use crate::volume::fits::{check_cordon, check_enforcement, check_filesystem};
@@ -170,12 +170,15 @@ impl Placed<'_> {
         volumes.check_not_moved_before(&request.name)?;
         pool.check_no_import(id).map_err(failed)?;
         let work = pool.begin()?;
-        let reservation = if request.class.exclusive {
-            let most = request.limit.unwrap_or(Bytes::MAX);
-            pool.reserve_disk(&work, id, size.max(Bytes(1)), most, expected)
+        let demand = if request.class.exclusive {
+            Demand::Disk {
+                least: size.max(Bytes(1)),
+                most: request.limit.unwrap_or(Bytes::MAX),
+            }
         } else {
-            pool.reserve_expected(&work, id, size, expected)
+            Demand::Object(size)
         };
+        let reservation = pool.reserve_new(&work, id, demand, expected);
         let reservation = reservation.map_err(failed)?;
         let origin = self.origin.as_ref();
         let other = origin.filter(|(from, _)| !std::ptr::eq(Arc::as_ptr(from), pool));
@@ -256,7 +259,8 @@ impl Volumes {
     pub(super) fn unread_members(&self) -> Vec<Unread> {
         let pools = self.pools();
         let members = pools.iter().filter(|pool| pool.name().member().is_some());
-        let unread = members.filter_map(|pool| Some((pool.name().clone(), pool.why_unread()?)));
+        let unread =
+            members.filter_map(|pool| Some((pool.name().clone(), pool.state.why_unread()?)));
         unread.collect()
     }
 }

@@ -46,7 +46,7 @@ struct Recent {
 
 /// The space that a grant reserves.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::pool) enum Demand {
+pub(crate) enum Demand {
     /// These bytes, for a new object or one that grows.
     Object(Bytes),
     /// These bytes more, for an object under construction.
@@ -239,11 +239,13 @@ impl Reservations {
         self.building == 0 && index.is_empty() && index.trash().is_empty()
     }
 
-    /// Ends a reservation, which may be of the whole disk.
-    fn release(&mut self, bytes: u64, whole: bool) {
-        self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.building = self.building.saturating_sub(1);
-        self.whole &= !whole;
+    /// Releases what is held, which may be the whole disk, unless that is done.
+    pub(in crate::pool) fn end(&mut self, held: &Held) {
+        if !held.is_over.swap(true, Ordering::Relaxed) {
+            self.in_flight = self.in_flight.saturating_sub(held.bytes().0);
+            self.building = self.building.saturating_sub(1);
+            self.whole &= !held.whole;
+        }
     }
 
     /// The pool, if it is empty and nothing is under construction.
@@ -289,14 +291,5 @@ impl Held {
 
     pub(in crate::pool) fn grow(&self, more: u64) {
         self.bytes.fetch_add(more, Ordering::Relaxed);
-    }
-}
-
-impl Reservations {
-    /// Releases what is held, unless that is done.
-    pub(in crate::pool) fn end(&mut self, held: &Held) {
-        if !held.is_over.swap(true, Ordering::Relaxed) {
-            self.release(held.bytes().0, held.whole);
-        }
     }
 }
