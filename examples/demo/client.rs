@@ -178,7 +178,7 @@ fn capability() -> VolumeCapability {
 
 #[cfg(test)]
 mod tests {
-    use rootcellar::volume::Class;
+    use rootcellar::volume::{Class, Parametrized};
 
     use super::*;
 

@@ -14,7 +14,8 @@ use objects::Bytes;
 use crate::csi;
 use crate::error::{Error, OutOfRange, Result};
 use crate::volume::{
-    Class, CreateRequest, ExpandRequest, PublishRequest, SnapshotClass, SnapshotRequest, SourceId,
+    Class, CreateRequest, ExpandRequest, Parametrized, PublishRequest, SnapshotClass,
+    SnapshotRequest, SourceId,
 };
 use limits::{MAX_MAP_BYTES, within_limit};
 

@@ -3,9 +3,8 @@
 use linux::image::Allocation;
 use objects::{ClaimLabel, PoolName, ReclaimPolicy, SnapshotLabel};
 
-use crate::error::Result;
 use crate::pool::{CopyPolicy, KubernetesFields, Mode, Parameters, Sharing};
-use crate::volume::parameter::{Parameter, Parametrized, set, set_all};
+use crate::volume::parameter::{Parameter, Parametrized, set};
 
 /// The checked parameters of a `StorageClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -72,12 +71,7 @@ pub enum EnforcementPolicy {
 }
 
 impl Class {
-    /// Parses a request's parameters. The error names the first unknown key or bad value.
-    pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        set_all(pairs)
-    }
-
-    /// As [`Class::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would
+    /// As [`Parametrized::parse`], without bad keys and values. If `GetCapacity` failed, the provisioner would
     /// never call `CreateVolume`, and nobody would see its error message.
     pub fn parse_leniently<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
         let mut class = Self::default();
@@ -87,13 +81,6 @@ impl Class {
             }
         }
         class
-    }
-}
-
-impl SnapshotClass {
-    /// Parses a request's parameters. The error names the first unknown key or bad value.
-    pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
-        set_all(pairs)
     }
 }
 

@@ -58,6 +58,16 @@ pub trait Parametrized: Default + 'static {
         let is_own = |known: &&Parameter<Self>| !known.key.starts_with(SIDECAR_PREFIX);
         Self::PARAMETERS.iter().filter(is_own)
     }
+
+    /// Parses a request's parameters. They are sorted, so that of several mistakes always the same one is
+    /// reported.
+    fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
+        let mut class = Self::default();
+        for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
+            set(&mut class, key, value)?;
+        }
+        Ok(class)
+    }
 }
 
 impl<C: Parametrized> Parameter<C> {
@@ -153,18 +163,6 @@ pub(super) fn set<C: Parametrized>(class: &mut C, key: &str, value: &str) -> Res
             Err(given.is_wrong(&format!("unknown parameter; known are {others} and {last}")))
         }
     }
-}
-
-/// Sets every parameter of a class. They are sorted, so that of several mistakes always the same one
-/// is reported.
-pub(super) fn set_all<'a, C: Parametrized>(
-    pairs: impl IntoIterator<Item = (&'a String, &'a String)>,
-) -> Result<C> {
-    let mut class = C::default();
-    for (key, value) in pairs.into_iter().collect::<BTreeMap<_, _>>() {
-        set(&mut class, key, value)?;
-    }
-    Ok(class)
 }
 
 /// A key and its value, as received.

@@ -7,7 +7,7 @@ use objects::NodeName;
 
 use super::*;
 use crate::pool::QuotaConflict;
-use crate::volume::Class;
+use crate::volume::{Class, Parametrized};
 
 /// Stands for a part of a message that varies.
 const HOLE: char = '\u{2026}';
