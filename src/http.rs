@@ -49,7 +49,11 @@ struct Scraped {
 
 /// Serves the pages forever.
 pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics: Arc<Metrics>) {
-    let page = Page::new(volumes, metrics);
+    let page = Page {
+        volumes,
+        metrics,
+        turns: Turns::default(),
+    };
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -59,14 +63,6 @@ pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics:
 }
 
 impl Page {
-    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
-        Self {
-            volumes,
-            metrics,
-            turns: Turns::default(),
-        }
-    }
-
     /// The pools of now.
     fn scraped(&self) -> Vec<Scraped> {
         let mut turns = lock(&self.turns);
@@ -291,7 +287,12 @@ mod tests {
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
-        (dir, Page::new(volumes, Arc::new(Metrics::new())))
+        let page = Page {
+            volumes,
+            metrics: Arc::new(Metrics::new()),
+            turns: Turns::default(),
+        };
+        (dir, page)
     }
 
     /// Proves: SV7.

@@ -97,32 +97,30 @@ fn same_disk(traits: &Traits, other: &Report, its: &Traits) -> Option<Finding> {
 fn same_names(traits: &Traits, other: &Report, its: &Traits) -> impl Iterator<Item = Finding> {
     let volumes = traits.volumes.iter();
     volumes.filter_map(move |(name, (id, directory))| {
-        let (twin, _) = its.volumes.get(name)?;
-        if twin == id {
-            return Some(Finding {
-                level: Level::Wrong,
-                about: About::Records,
-                volume: Some(directory.clone()),
-                what: format!(
-                    "pool {} has a volume {name} with the same id, so that neither is served",
-                    other.pool.name
+        let ((twin, _), pool) = (its.volumes.get(name)?, &other.pool.name);
+        let (what, remedy) = if twin == id {
+            (
+                format!("pool {pool} has a volume {name} with the same id, so that neither is served"),
+                "take the disk of one of them away".to_owned(),
+            )
+        } else {
+            (
+                format!(
+                    "pool {pool} has a volume {name} too, with the id {twin}: one of them is an \
+                     orphan, made while the disk of the other was missing"
                 ),
-                remedy: Some("take the disk of one of them away".to_owned()),
-            });
-        }
+                format!(
+                    "kubectl get persistentvolume {name} -o jsonpath={{.spec.csi.volumeHandle}}; if it \
+                     prints the other id, rootcellar volume delete {id}"
+                ),
+            )
+        };
         Some(Finding {
             level: Level::Wrong,
             about: About::Records,
             volume: Some(directory.clone()),
-            what: format!(
-                "pool {} has a volume {name} too, with the id {twin}: one of them is an orphan, made \
-                 while the disk of the other was missing",
-                other.pool.name
-            ),
-            remedy: Some(format!(
-                "kubectl get persistentvolume {name} -o jsonpath={{.spec.csi.volumeHandle}}; if it \
-                 prints the other id, rootcellar volume delete {id}"
-            )),
+            what,
+            remedy: Some(remedy),
         })
     })
 }

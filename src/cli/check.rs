@@ -40,7 +40,11 @@ pub(super) fn run(args: &CheckArgs) -> Result<bool> {
         Surroundings {
             node: args.node.as_ref(),
             memory: memory.as_ref(),
-            needed: &[Path::new("/"), &args.kubelet_dir, args.inspect.state_dir()],
+            needed: &[
+                Path::new("/"),
+                &args.kubelet_dir,
+                &args.inspect.state.state_dir,
+            ],
             progress: if io::stderr().is_terminal() {
                 &show_progress
             } else {

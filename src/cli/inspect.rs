@@ -1,7 +1,6 @@
 //! The lists and details of volumes and snapshots. They come from the disks, with or without a server.
 
 use std::fmt::Display;
-use std::path::Path;
 use std::str::FromStr;
 
 use clap::Args;
@@ -28,7 +27,7 @@ pub(super) struct InspectArgs {
     pools: PoolArgs,
 
     #[command(flatten)]
-    state: StateArgs,
+    pub(super) state: StateArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -58,10 +57,6 @@ impl InspectArgs {
         Ok(memory.transpose()?)
     }
 
-    pub(super) fn state_dir(&self) -> &Path {
-        &self.state.state_dir
-    }
-
     pub(super) fn contents(&self) -> Result<Vec<PoolContents>> {
         let pools = self.pools(self.memory()?.as_ref())?;
         let mut pools: Vec<PoolContents> = pools.iter().map(check::contents).collect();
@@ -87,11 +82,6 @@ pub(super) trait Kind: Record<Id: ObjectId<Name: FromStr + Display>> + Sized {
     fn known(contents: &PoolContents, held: &Held<Self>) -> Value;
     /// The ids of its copies, as JSON.
     fn copies(contents: &PoolContents, held: &Held<Self>) -> Value;
-}
-
-/// The word for an object of a kind.
-fn object_of<K: Kind>() -> &'static str {
-    <K::Id as ObjectId>::OBJECT
 }
 
 /// The details of one volume or snapshot, line by line.
@@ -168,7 +158,7 @@ pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<bool> {
         if pools.is_empty() {
             return Err(Error::invalid("--pool", NO_POOL));
         }
-        let (what, id) = (object_of::<K>(), args.id.clone());
+        let (what, id) = (K::Id::OBJECT, args.id.clone());
         if print_unavailable(&pools) {
             eprintln!("rootcellar: {what} {id:?} is in no pool that can be read");
             return Ok(false);
@@ -206,7 +196,7 @@ pub(super) fn find<'a, K: Kind + 'a>(
     if let [_, _, ..] = found[..] {
         let ids = found.iter().map(|(_, held)| held.entry.record.id());
         let ids: Vec<String> = ids.map(|id| id.to_string()).collect();
-        let (object, ids) = (object_of::<K>(), ids.join(" or "));
+        let (object, ids) = (K::Id::OBJECT, ids.join(" or "));
         let problem = format!("several pools have a {object} of that name; give {ids}");
         return Err(Error::invalid("ID", problem));
     }

@@ -90,7 +90,7 @@ impl Index {
     pub(crate) fn insert<R: Resource>(&mut self, entry: Entry<R>) -> Arc<Entry<R>> {
         let id = entry.record.id();
         self.remove::<R>(id);
-        self.retain(entry.record.retains());
+        self.change_retained(entry.record.retains(), Retained::add);
         let record = &entry.record;
         let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
         let sums = &mut self.sums;
@@ -138,7 +138,7 @@ impl Index {
     }
 
     pub(crate) fn add_to_trash(&mut self, name: OsString, entry: TrashEntry) {
-        self.retain(&entry.retains);
+        self.change_retained(&entry.retains, Retained::add);
         self.sums.trash = self.sums.trash.saturating_add(entry.reserved);
         self.trash.insert(name, entry);
     }
@@ -148,10 +148,6 @@ impl Index {
             self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
             self.change_retained(&entry.retains, Retained::remove);
         }
-    }
-
-    fn retain(&mut self, retains: &[RetainedCharge]) {
-        self.change_retained(retains, Retained::add);
     }
 
     fn change_retained(
