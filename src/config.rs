@@ -37,7 +37,6 @@ type PoolList = Vec<PoolOptions>;
 /// The pool sets of one flag or of the environment variable.
 type SetList = Vec<PoolSet>;
 
-/// The pools and pool sets of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Configured {
     pub pools: Vec<PoolOptions>,
@@ -307,7 +306,6 @@ fn parse_sets(text: &str) -> Result<SetList, String> {
     parse_list(text, SETS_ENV, "NAME=DIR")
 }
 
-/// Parses the name of a node.
 pub fn parse_node(text: &str) -> Result<NodeName, String> {
     text.parse().map_err(|error: Invalid| error.problem)
 }

@@ -40,7 +40,6 @@ struct Page {
 /// thread and not one for every request.
 type Turns = Arc<std::sync::Mutex<BTreeMap<PoolName, Arc<Mutex<()>>>>>;
 
-/// A pool that reports its status.
 #[derive(Debug, Clone)]
 struct Scraped {
     pool: Arc<Pool>,
@@ -63,7 +62,6 @@ pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics:
 }
 
 impl Page {
-    /// The pools of now.
     fn scraped(&self) -> Vec<Scraped> {
         let mut turns = lock(&self.turns);
         let pools = self.volumes.pools();
@@ -130,7 +128,6 @@ struct Health {
     unavailable: Option<Unavailable>,
     /// The time since its disk answered last, if that is too long.
     silence: Option<Duration>,
-    /// Whether it enforces no sizes.
     unenforced: bool,
     cordoned: bool,
 }

@@ -42,7 +42,6 @@ const ALL_CALLS: u32 = u32::MAX;
 pub(crate) struct Plugin {
     pub(crate) driver_name: String,
     pub(crate) node: NodeName,
-    /// The topology segment of the node.
     pub(crate) topology: Topology,
 }
 

@@ -93,13 +93,11 @@ impl PoolContents {
         snapshots.filter(move |held| held.entry.record.source_volume_id == volume)
     }
 
-    /// The quarantined directories of a kind.
     pub fn quarantined<R: Record>(&self) -> impl Iterator<Item = &Quarantined> {
         let quarantined = self.pool.quarantined.iter();
         quarantined.filter(|quarantined| quarantined.path.starts_with(R::HOME))
     }
 
-    /// The quarantined directory with an id.
     pub fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
         let mut quarantined = self.pool.quarantined.iter();
         quarantined.find(|quarantined| claims::<R>(&quarantined.path, id))

@@ -23,7 +23,6 @@ pub struct Surroundings<'a> {
     pub progress: &'a dyn Fn(&PoolOptions, usize, usize),
 }
 
-/// The check of one pool.
 pub(super) struct Examination<'a> {
     pub(super) options: &'a PoolOptions,
     pub(super) surroundings: Surroundings<'a>,

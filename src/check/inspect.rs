@@ -33,7 +33,6 @@ pub struct Inspection {
     pub snapshots: usize,
     pub reserved: Bytes,
     pub quarantined: Vec<Quarantined>,
-    /// How it enforces sizes, if that is known.
     pub enforcement: Option<Enforcement>,
     /// Why it enforces no sizes, if it enforces none.
     pub unenforced: Option<Unenforced>,
@@ -53,7 +52,6 @@ pub(super) struct OpenPool {
 }
 
 impl OpenPool {
-    /// One of the pool's own directories.
     pub(super) fn own(&self, name: &str) -> Result<OwnedFd, Fault> {
         let path: PathBuf = [layout::META, name].iter().collect();
         open_own(&self.root, path)

@@ -10,7 +10,6 @@ use super::inspect::Inspection;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Correct.
     Ok,
     /// Worth knowing, but no fault.
     Note,
@@ -23,9 +22,7 @@ pub enum Level {
 pub enum About {
     /// Whether the pool exists and could be served.
     Pool,
-    /// The mount at its path.
     Mount,
-    /// How sizes are enforced.
     Enforcement,
     /// The cost of snapshots.
     Snapshots,
@@ -43,7 +40,6 @@ pub enum About {
     Images,
 }
 
-/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub level: Level,
@@ -56,11 +52,9 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// The results for one pool.
 #[derive(Debug, Clone)]
 pub struct Report {
     pub pool: Inspection,
-    /// How it enforces sizes.
     pub enforcement: Enforcement,
     /// Whether a snapshot would share the blocks of its volume, if that is known.
     pub shares_blocks: Option<bool>,

@@ -22,7 +22,6 @@ const SYSFS: &str = "/sys";
 pub(super) struct Traits {
     /// The disk below its filesystem, as in `sda`, if the filesystem is on one.
     pub(super) disk: Option<String>,
-    /// Its volumes, with their directories.
     pub(super) volumes: BTreeMap<VolumeName, (VolumeId, PathBuf)>,
     /// The image of each volume that could be read.
     pub(super) images: BTreeMap<NameHash, FileId>,

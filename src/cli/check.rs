@@ -93,7 +93,6 @@ fn to_json(report: &Report) -> Value {
     json
 }
 
-/// One line for each finding.
 fn lines(reports: &[Report]) -> Vec<String> {
     if reports.is_empty() {
         return vec![NO_POOL.to_owned()];

@@ -24,14 +24,10 @@ pub(super) struct ServerArgs {
     endpoint: PathBuf,
 }
 
-/// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// It runs the calls.
     pub(super) runtime: Runtime,
-    /// The controller service.
     pub(super) controller: ControllerClient<Channel>,
-    /// The driver's own service.
     pub(super) admin: AdminClient<Channel>,
 }
 
@@ -65,7 +61,6 @@ impl ServerArgs {
     }
 }
 
-/// Prints the error of a server.
 pub(super) fn print_refusal(status: &Status) {
     eprintln!("rootcellar: {}", status.message());
 }

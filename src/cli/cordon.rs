@@ -23,7 +23,6 @@ pub(super) struct CordonArgs {
 }
 
 impl CordonArgs {
-    /// The pools with the name.
     fn named(&self, memory: &Memory) -> Result<Vec<PoolOptions>> {
         let mut pools = self.pools.all()?.expand(Some(memory))?;
         pools.retain(|pool| [pool.name.as_str(), pool.name.in_classes()].contains(&&*self.name));

@@ -20,7 +20,6 @@ pub(super) struct DeleteArgs<I: ObjectId + Send + Sync + 'static> {
     server: ServerArgs,
 }
 
-/// Deletes a volume.
 pub(super) fn volume(args: &DeleteArgs<VolumeId>) -> Result<bool> {
     args.run(|server, id| {
         let get = csi::ControllerGetVolumeRequest {
@@ -43,7 +42,6 @@ pub(super) fn volume(args: &DeleteArgs<VolumeId>) -> Result<bool> {
     })
 }
 
-/// Deletes a snapshot.
 pub(super) fn snapshot(args: &DeleteArgs<SnapshotId>) -> Result<bool> {
     args.run(|server, id| {
         let get = csi::GetSnapshotRequest {

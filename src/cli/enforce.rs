@@ -27,7 +27,6 @@ pub(super) struct EnforceArgs {
     server: ServerArgs,
 }
 
-/// Enforces the size of one volume, or of all.
 pub(super) fn run(args: &EnforceArgs) -> Result<bool> {
     let mut server = args.server.connect()?;
     let done = match args.id {
@@ -83,7 +82,6 @@ fn enforce(server: &mut Server, volume_id: String) -> Result<Outcome, Status> {
     Ok(server.runtime.block_on(call)?.into_inner().outcome())
 }
 
-/// The ids of the volumes that have a size.
 fn sized_volumes(server: &mut Server) -> Result<Vec<String>, Status> {
     let mut ids = Vec::new();
     let mut request = csi::ListVolumesRequest::default();

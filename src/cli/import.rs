@@ -115,7 +115,6 @@ enum SharingArg {
     Node,
 }
 
-/// Parses the short name of an access mode.
 fn mode_parser() -> impl TypedValueParser<Value = ClaimMode> {
     let names = ClaimMode::ALL.map(ClaimMode::short);
     PossibleValuesParser::new(names).try_map(|name| {
@@ -161,7 +160,6 @@ fn print_progress() {
     let _ = subscriber.without_time().with_target(false).try_init();
 }
 
-/// Makes a directory a volume.
 pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     args.check()?;
     print_progress();
@@ -185,7 +183,6 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// Makes a volume a directory of the host.
 pub(super) fn export(args: &ExportArgs) -> Result<bool> {
     print_progress();
     args.host.enter()?;

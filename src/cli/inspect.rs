@@ -67,20 +67,14 @@ impl InspectArgs {
 
 /// Volumes or snapshots, as they are printed.
 pub(super) trait Kind: Record<Id: ObjectId<Name: FromStr + Display>> + Sized {
-    /// The heads of their table.
     const HEADS: &'static [&'static str];
 
-    /// Those of a pool.
     fn all(contents: &PoolContents) -> &[Held<Self>];
-    /// Whether the source is of this kind.
     fn is(source: Source) -> bool;
-    /// The row of the table.
     fn row(contents: &PoolContents, held: &Held<Self>) -> Vec<String>;
-    /// All details.
     fn fields(contents: &PoolContents, held: &Held<Self>) -> Fields;
     /// The details that its record does not have, as JSON.
     fn known(contents: &PoolContents, held: &Held<Self>) -> Value;
-    /// The ids of its copies, as JSON.
     fn copies(contents: &PoolContents, held: &Held<Self>) -> Value;
 }
 
@@ -151,7 +145,6 @@ pub(super) fn list<K: Kind>(args: &InspectArgs) -> Result<bool> {
     Ok(!print_unavailable(&pools) && !is_quarantined)
 }
 
-/// Shows one object.
 pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<bool> {
     let pools = args.inspect.contents()?;
     let Some((contents, held)) = find::<K>(&pools, &args.id)? else {
@@ -346,7 +339,6 @@ pub(super) fn when(seconds: u64) -> String {
     prost_types::Timestamp { seconds, nanos: 0 }.to_string()
 }
 
-/// The enforcement of a size, and its quota id.
 pub(super) fn enforced_by(enforcement: Enforcement, quota_id: Option<u32>) -> String {
     let by = match enforcement {
         Enforcement::Project => "project quota",
@@ -359,7 +351,6 @@ pub(super) fn enforced_by(enforcement: Enforcement, quota_id: Option<u32>) -> St
     }
 }
 
-/// The size of a volume; zero is no limit.
 pub(super) fn size(bytes: Bytes) -> String {
     match bytes {
         Bytes::ZERO => "no limit".to_owned(),

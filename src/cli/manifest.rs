@@ -124,7 +124,6 @@ pub(super) fn run(args: &ManifestArgs) -> Result<bool> {
     Ok(!is_refused && !is_unavailable)
 }
 
-/// The objects of one volume or snapshot.
 #[derive(Debug)]
 struct Objects {
     /// The volume or snapshot, for messages.

@@ -33,7 +33,6 @@ pub(super) struct MoveArgs {
     server: ServerArgs,
 }
 
-/// Moves one volume.
 pub(super) fn run(args: &MoveArgs) -> Result<bool> {
     let mut server = args.server.connect()?;
     let id = args.id;

@@ -8,7 +8,6 @@ use linux::fault::PathFault;
 
 use crate::error::Result;
 
-/// Prints a text and a newline to stdout.
 pub(super) fn print(text: impl Display) -> Result<()> {
     let stdout = Path::new("/dev/stdout");
     Ok(writeln!(io::stdout().lock(), "{text}").map_err(PathFault::at("write to", stdout))?)

@@ -81,7 +81,6 @@ pub(super) struct PlaceArgs {
     any_filesystem: bool,
 }
 
-/// Runs one of the commands.
 pub(super) fn run(command: &PoolCommand) -> Result<bool> {
     match command {
         PoolCommand::Init(place) => init(place),

@@ -13,7 +13,6 @@ use crate::error::{Error, Result};
 /// The oldest kernel with every system call in use: `nosymfollow` of `mount_setattr` came in 5.14.
 const OLDEST_KERNEL: (u32, u32) = (5, 14);
 
-/// Serves until a signal.
 pub(super) fn run(config: Config) -> Result<bool> {
     let configured = config.pools()?;
     kernel_at_least(&rustix::system::uname().release().to_string_lossy())?;

@@ -27,7 +27,6 @@ pub(super) enum SnapshotCommand {
     Delete(DeleteArgs<SnapshotId>),
 }
 
-/// Runs one of the commands.
 pub(super) fn run(command: &SnapshotCommand) -> Result<bool> {
     match command {
         SnapshotCommand::List(args) => inspect::list::<SnapshotRecord>(args),

@@ -62,7 +62,6 @@ pub(super) enum VolumeCommand {
     Export(ExportArgs),
 }
 
-/// Runs one of the commands.
 pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
     match command {
         VolumeCommand::List(args) => inspect::list::<VolumeRecord>(args),

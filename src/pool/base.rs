@@ -113,13 +113,11 @@ impl Pool {
         }
     }
 
-    /// The id of the mount that it is served from.
     pub(crate) fn mount_id(&self) -> Option<u64> {
         let disk = self.state.disk();
         disk.ok().map(|disk| disk.place.mount.id)
     }
 
-    /// The type of the filesystem the pool is on.
     pub fn filesystem(&self) -> Result<Filesystem> {
         let disk = self.disk()?;
         Ok(disk.filesystem)

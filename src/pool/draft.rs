@@ -32,7 +32,6 @@ use crate::pool::store::trash::TrashEntry;
 const OPEN_IMAGE: &str = "open an image";
 pub(super) const SYNC_IMAGE: &str = "fsync an image";
 
-/// A volume or snapshot under construction.
 #[derive(Debug)]
 pub(super) struct Draft<'a> {
     pool: &'a Pool,
@@ -125,7 +124,6 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// A draft of a tree that is imported.
     pub(super) fn of_import(pool: &'a Pool, disk: &'a Disk, staged: Staged) -> Self {
         Self {
             pool,
@@ -199,7 +197,6 @@ impl<'a> Draft<'a> {
         Ok(Bytes(status.length))
     }
 
-    /// Extends the image of a copy.
     pub(super) fn extend_image(&self, image: Image, size: Bytes) -> Result<(), Unfilled> {
         let path = [layout::DATA, layout::IMAGE].join("/");
         let file = os::open_writable(&self.staged.dir, path).context(OPEN_IMAGE)?;

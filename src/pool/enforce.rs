@@ -31,7 +31,6 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// The directory, in a volume's directory, where links and nodes are recreated.
 const SCRATCH: &str = "enforcing";
 
-/// The outcome of a request to enforce a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enforced {
     /// The size is enforced from now on.

@@ -18,14 +18,11 @@ use crate::pool::store::unavailable::Unavailable;
 /// The requirements for the directory of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
-    /// It must be a mount point.
     pub require_mount: bool,
-    /// It may be on any filesystem.
     pub any_filesystem: bool,
 }
 
 impl Wanted {
-    /// No requirement.
     pub(crate) const ANY: Self = Self {
         require_mount: false,
         any_filesystem: true,

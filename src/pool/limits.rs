@@ -222,7 +222,6 @@ pub(crate) struct Ledger {
     pub(crate) recorded: BTreeMap<u32, usize>,
     /// The bytes that stay charged to each volume for its copies.
     pub(crate) retained: Retained,
-    /// The charge and the limit of each quota id.
     pub(crate) charges: BTreeMap<u32, Charge>,
 }
 

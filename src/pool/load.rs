@@ -16,7 +16,6 @@ use crate::pool::store::entry::read_entry;
 use crate::pool::store::record::{SnapshotRecord, Unreadable, VolumeRecord};
 use crate::pool::store::{layout, trash};
 
-/// All records of a pool.
 pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Index, Fault> {
     let mut index = Index::default();
     read::<VolumeRecord>(&mut index, homes, pool, quota)?;

@@ -112,12 +112,10 @@ impl PoolState {
         self.lock().why_unavailable()
     }
 
-    /// The enforcement of sizes in the pool; none while it is unavailable.
     pub(super) fn enforcement(&self) -> Enforcement {
         self.lock().enforcement()
     }
 
-    /// Whether the pool is served from this disk.
     pub(super) fn serves(&self, disk: &Arc<Disk>) -> bool {
         self.lock().serves(disk)
     }
@@ -196,7 +194,6 @@ impl PoolState {
         (known, state.why_unavailable())
     }
 
-    /// The id of an object with this name, if there is one.
     pub(crate) fn id_of<R: Resource>(&self, name: &<R::Id as ObjectId>::Name) -> Option<R::Id> {
         let state = self.lock();
         state.index.id_of::<R>(state.id?, name)
@@ -206,7 +203,6 @@ impl PoolState {
         self.lock().index.get::<R>(id).cloned()
     }
 
-    /// The volumes that were moved, or are being moved.
     pub(crate) fn moved(&self) -> Vec<Arc<Entry>> {
         self.lock().index.moved().cloned().collect()
     }
@@ -225,7 +221,6 @@ impl PoolState {
             .collect()
     }
 
-    /// Whether a volume has the whole disk.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.lock().index.is_exclusive()
     }
@@ -291,7 +286,6 @@ impl PoolState {
         })
     }
 
-    /// The path of a quarantined tree whose disk usage is not known, if there is one.
     pub(super) fn unmeasured(&self) -> Option<PathBuf> {
         self.lock().index.unmeasured()
     }
@@ -342,25 +336,21 @@ impl PoolState {
         state.index.volumes().filter_map(Charged::of).collect()
     }
 
-    /// The free space by a new measurement.
     pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
         let state = &mut *self.lock();
         let reservations = &mut state.reservations;
         reservations.measured(&state.index, policy, measurement)
     }
 
-    /// The free space by the last measurement, if that is recent enough.
     pub(super) fn remembered(&self, policy: &Policy, max_age: Duration) -> Option<FreeSpace> {
         let state = self.lock();
         state.reservations.remembered(&state.index, policy, max_age)
     }
 
-    /// Replaces the space of the last measurement.
     pub(super) fn set_space(&self, space: Space) {
         self.lock().reservations.set_space(space);
     }
 
-    /// The free space by the last measurement, if that is as good as a new one.
     pub(super) fn known(&self, policy: &Policy) -> Option<FreeSpace> {
         let state = self.lock();
         state.reservations.known(&state.index, policy)
@@ -390,7 +380,6 @@ impl PoolState {
         self.lock().reservations.expect(size);
     }
 
-    /// Ends a reservation, unless that is done.
     pub(super) fn release(&self, held: &Held) {
         self.lock().reservations.end(held);
     }
@@ -407,13 +396,11 @@ impl PoolState {
         Some(reservations.standing(&state.index, whole, &policy))
     }
 
-    /// The pool, if it is empty and nothing is under construction.
     pub(super) fn empty(&self) -> Option<Empty> {
         let state = self.lock();
         state.reservations.empty(&state.index)
     }
 
-    /// The bytes that others used when the pool was empty last.
     pub(super) fn other(&self) -> Bytes {
         self.lock().reservations.other
     }

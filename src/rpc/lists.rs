@@ -18,7 +18,6 @@ const LISTS: usize = 32;
 /// The most entries of a page.
 pub(super) const PAGE: usize = 256;
 
-/// The lists at work.
 #[derive(Debug)]
 pub(super) struct Lists(Arc<Semaphore>);
 

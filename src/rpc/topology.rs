@@ -10,7 +10,6 @@ pub(crate) struct Topology {
 }
 
 impl Topology {
-    /// The segment as a message.
     pub(super) fn to_message(&self) -> csi::Topology {
         csi::Topology {
             segments: [(self.key.clone(), self.value.clone())].into(),

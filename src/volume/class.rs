@@ -41,7 +41,6 @@ pub struct SnapshotClass {
 /// Whether a volume in use may have a snapshot: the parameter `inUse`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InUse {
-    /// It may.
     #[default]
     Allow,
     /// The volume must not be published.

@@ -26,10 +26,8 @@ pub struct ImportRequest {
     pub new: Option<NewImport>,
 }
 
-/// An import that has not begun.
 #[derive(Debug, Clone, Copy)]
 pub struct NewImport {
-    /// The size of the volume.
     pub size: Bytes,
     /// The bytes in the directory.
     pub used: Bytes,
@@ -41,7 +39,6 @@ pub struct NewImport {
 /// A directory of the host that becomes a volume, or that was one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportPlace {
-    /// The path of the pool.
     pub pool: PathBuf,
     pub pool_id: PoolId,
     pub id: VolumeId,
@@ -52,10 +49,8 @@ pub struct ImportPlace {
     pub taken: Vec<PathBuf>,
 }
 
-/// The progress of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportState {
-    /// It has not begun.
     New,
     /// The entry of this name in the directory of imports has the tree, or awaits its copy.
     Waiting(String),
@@ -66,7 +61,6 @@ pub enum ImportState {
 /// A volume that becomes a directory of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// The path of the pool.
     pub pool: PathBuf,
     pub pool_id: PoolId,
     /// Its name in the directory of imports, if it was moved there.
@@ -108,7 +102,6 @@ pub type GoesOn<'g> = &'g (dyn Fn() -> Result<()> + Sync);
 /// The host's part of an import by copy: it copies the tree into the empty directory at a path.
 pub type Fill<'f> = &'f mut dyn FnMut(&Path, GoesOn<'_>) -> Result<()>;
 
-/// Why a directory was not copied.
 enum NotCopied {
     Host(Error),
     Pool(pool::Error),

@@ -24,10 +24,8 @@ use crate::volume::pools::{OfClass, Unread, open_id};
 use crate::volume::requests::{CreateRequest, SourceId, Volume};
 use crate::volume::volumes::Volumes;
 
-/// A source, and its pool.
 type OriginIn = (Arc<Pool>, Origin);
 
-/// The size and the image of a new volume.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
     size: Bytes,

@@ -198,7 +198,6 @@ pub(super) fn check_enforcement(
     Ok(())
 }
 
-/// Refuses a cordoned pool.
 pub(super) fn check_cordon(pool: &Pool) -> Result<()> {
     if pool.is_cordoned()? {
         let pool = pool.name().clone();

@@ -8,7 +8,6 @@ pub(super) fn parse_id<I: ObjectId>(id: &str) -> Result<I> {
     I::parse(id).ok_or_else(|| no_id::<I>(id))
 }
 
-/// The error of an id without an object.
 pub(super) fn no_id<I: ObjectId>(id: &str) -> Error {
     let (what, id) = (I::OBJECT, shorten(id));
     Error::NotFound { what, id }

@@ -24,7 +24,6 @@ use crate::volume::volumes::Volumes;
 /// The outcome of a move, with the member that has the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moved {
-    /// The volume was moved from this member.
     From(PoolName),
     /// The volume was in the member already.
     Before,
@@ -423,7 +422,6 @@ impl Volumes {
     }
 }
 
-/// The error of a volume of which an entry changed during its move.
 fn changed(id: VolumeId, entry: &Path) -> Error {
     let at = Path::new("data").join(entry);
     Refusal::Changed { id, at }.into()
@@ -434,7 +432,6 @@ fn is_named(pool: &Pool, name: &str) -> bool {
     [Some(pool.name().as_str()), pool.name().member()].contains(&Some(name))
 }
 
-/// Refuses a volume that cannot be moved to a pool.
 fn check_movable(entry: &Entry, target: &Pool, enforcement: Enforcement) -> Result<()> {
     let (record, pool) = (&entry.record, target.name().clone());
     let id = record.id;

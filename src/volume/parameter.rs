@@ -31,7 +31,6 @@ pub struct Parameter<C: 'static> {
     recorded: Option<Recorded<C>>,
 }
 
-/// The effect of a parameter.
 #[derive(Debug)]
 enum Set<C> {
     Checked(fn(&mut C, Given<'_>) -> Result<()>),
@@ -46,7 +45,6 @@ struct Recorded<C> {
     in_volume: fn(&VolumeRecord) -> String,
 }
 
-/// Classes with parameters.
 pub trait Parametrized: Default + 'static {
     /// The known parameters, in the order of the message about an unknown one.
     const PARAMETERS: &'static [Parameter<Self>];
@@ -183,7 +181,6 @@ impl Given<'_> {
         Ok(())
     }
 
-    /// Takes the choice with the name.
     pub(super) fn choose<T: Copy>(self, field: &mut T, choices: &[(&str, T)]) -> Result<()> {
         let Some((_, choice)) = choices.iter().find(|(name, _)| *name == self.value) else {
             let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();

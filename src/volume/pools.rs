@@ -71,7 +71,6 @@ impl Pools {
         })
     }
 
-    /// All pools now.
     pub(super) fn all(&self) -> Arc<[Arc<Pool>]> {
         Arc::clone(&lock(&self.list))
     }
@@ -163,7 +162,6 @@ impl Pools {
 }
 
 impl OfClass {
-    /// One pool.
     pub(super) fn only(pool: Arc<Pool>) -> Self {
         Self {
             name: pool.name().clone(),
@@ -319,7 +317,6 @@ impl Placement<'_> {
         Ok(())
     }
 
-    /// The error after the last pool.
     pub(super) fn failed(self) -> Error {
         let of_class = self.of_class;
         match self.refusal {
@@ -344,7 +341,6 @@ fn available(error: &Error) -> Bytes {
     }
 }
 
-/// The id of a pool that is open.
 pub(super) fn open_id(pool: &Pool) -> Result<PoolId> {
     let id = pool.id();
     id.ok_or_else(|| Error::Internal("an open pool has no id".into()))

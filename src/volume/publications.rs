@@ -16,7 +16,6 @@ use crate::error::Result;
 /// The access mode at one target; `None` for a target that was read from the mount table.
 pub(crate) type Use = Option<AccessMode>;
 
-/// The targets of every published volume.
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
     targets: Mutex<BTreeMap<PathBuf, (NameHash, Use)>>,
@@ -27,7 +26,6 @@ pub(crate) struct Publications {
     strangers: Mutex<BTreeSet<Stranger>>,
 }
 
-/// An open device.
 #[derive(Debug)]
 struct Held {
     /// `None`: the pod detached it while no driver ran, so that its volume is unknown.

@@ -362,7 +362,6 @@ fn check_publishable(
     }
 }
 
-/// How a mount shows a volume.
 fn shown(entry: &Entry) -> Shown {
     match entry.record.image {
         None => Shown::Directory,

@@ -74,7 +74,6 @@ pub struct PublishRequest {
     pub read_only: bool,
 }
 
-/// The capacity for volumes of a class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// The sum over the pools of the class.
@@ -83,7 +82,6 @@ pub struct Capacity {
     pub largest: Bytes,
 }
 
-/// A page of volumes or snapshots.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
     /// The objects in the order of their ids.
@@ -95,7 +93,6 @@ pub struct Page<T> {
 /// The usage of a volume, or of the filesystem where sizes are not enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stats {
-    /// In bytes.
     pub bytes: Usage,
     /// In inodes; `None` for a block device.
     pub inodes: Option<Usage>,

@@ -71,7 +71,6 @@ impl Default for Seams {
     }
 }
 
-/// The volumes of this node, over all its pools.
 #[derive(Debug)]
 pub struct Volumes {
     pub(super) settings: Settings,
@@ -171,7 +170,6 @@ impl Volumes {
         }))
     }
 
-    /// Whether [`Volumes::load`] has ended.
     pub fn is_loaded(&self) -> bool {
         self.loaded.get().is_some()
     }

@@ -62,7 +62,6 @@ impl Fault {
         !self.sync && matches!(self.errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
     }
 
-    /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
         !self.sync && matches!(self.errno, Errno::NOSPC | Errno::DQUOT)
     }

@@ -147,7 +147,6 @@ impl Options {
         format!("unix://{kubelet}/plugins/{driver}/csi.sock")
     }
 
-    /// Whether a claim is to be planned.
     fn selects(&self, claim: &Metadata) -> bool {
         let Metadata {
             namespace, name, ..

@@ -380,7 +380,6 @@ impl Facts<'_> {
         })
     }
 
-    /// The variables that `plan.sh` uses.
     fn variables(
         &self,
         steps: &str,

@@ -7,7 +7,6 @@ use crate::cluster::{Claim, Stored, Volume};
 use crate::pools::Pool;
 use crate::source::System;
 
-/// The plan for one claim.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Its namespace and name.
@@ -49,7 +48,6 @@ pub(crate) struct Facts<'a> {
     pub(crate) handle: VolumeId,
     pub(crate) modes: Vec<ClaimMode>,
     pub(crate) mount_options: Vec<String>,
-    /// The class of the volume.
     pub(crate) class: String,
     /// The policy before the migration.
     pub(crate) policy: ReclaimPolicy,

@@ -6,11 +6,9 @@ use serde_json::Value;
 
 use crate::cluster::stream;
 
-/// The pools of all nodes.
 #[derive(Debug)]
 pub(crate) struct Pools(Vec<Listed>);
 
-/// A pool as it is listed.
 #[derive(Debug, Deserialize)]
 struct Listed {
     name: String,

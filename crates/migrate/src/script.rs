@@ -11,7 +11,6 @@ use crate::planned::{Plan, Planned};
 
 const STEPS: &str = include_str!("plan.sh");
 
-/// A report as a script.
 pub(crate) struct Script<'a>(pub(crate) &'a Report);
 
 impl Display for Script<'_> {

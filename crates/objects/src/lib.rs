@@ -24,7 +24,6 @@ pub use policy::{AccessMode, ReclaimPolicy};
 /// The longest string field the CSI specification allows, in bytes.
 pub const MAX_FIELD_BYTES: usize = 128;
 
-/// A number of bytes.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -59,7 +58,6 @@ impl Bytes {
         (bytes <= Self::MAX).then_some(bytes)
     }
 
-    /// Whether there are no bytes.
     pub fn is_zero(&self) -> bool {
         self.0 == 0
     }

@@ -33,7 +33,6 @@ pub struct Place {
 /// A volume, as its `PersistentVolume` describes it.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    /// The name of the `PersistentVolume`.
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub handle: String,
@@ -41,7 +40,6 @@ pub struct Volume {
     pub claim: ClaimRef,
     pub capacity: Bytes,
     pub modes: Vec<ClaimMode>,
-    /// Whether it is a block device.
     pub is_device: bool,
     pub fs_type: Option<String>,
     pub class: String,
@@ -132,7 +130,6 @@ fn volume_mode(is_device: bool) -> &'static str {
 /// A snapshot, as its `VolumeSnapshotContent` describes it.
 #[derive(Debug, Clone)]
 pub struct SnapshotOf {
-    /// The name of the `VolumeSnapshotContent`.
     pub content: String,
     pub namespace: String,
     pub name: String,

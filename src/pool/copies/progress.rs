@@ -69,7 +69,6 @@ pub(crate) fn unfinished(staging: &OwnedFd) -> Result<Vec<Unfinished>, Fault> {
     Ok(names.iter().filter_map(read).collect())
 }
 
-/// Watches one copy.
 pub(crate) struct Progress<'a> {
     pool: &'a Pool,
     staged: &'a OwnedFd,

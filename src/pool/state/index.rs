@@ -26,7 +26,6 @@ pub(crate) struct Index {
     snapshots_by_name: HashMap<SnapshotName, Arc<SnapshotEntry>>,
     trash: BTreeMap<OsString, TrashEntry>,
     quarantine: Quarantine,
-    /// The ids of volumes that were moved, or are being moved.
     moved: BTreeSet<VolumeId>,
     /// The retained charges of all records, those in the trash included.
     retained: Retained,
@@ -184,7 +183,6 @@ impl Index {
         id.filter(|id| self.quarantined_as::<R>(*id).is_some())
     }
 
-    /// The quarantined entry of a kind with this id, if there is one.
     pub(crate) fn quarantined_as<R: Record>(&self, id: R::Id) -> Option<&Quarantined> {
         self.quarantine.get::<R>(id)
     }
@@ -245,12 +243,10 @@ impl Index {
         reserved.saturating_add(unknown)
     }
 
-    /// The path of a quarantined tree whose disk usage is not known, if there is one.
     pub(crate) fn unmeasured(&self) -> Option<PathBuf> {
         self.quarantine.unmeasured().map(Path::to_owned)
     }
 
-    /// Notes the disk usage of a quarantined tree.
     pub(crate) fn measured(&mut self, path: &Path, bytes: u64) {
         if self.quarantine.measured(path, bytes) {
             self.sums.sizes = self.sums.sizes.saturating_add(bytes);

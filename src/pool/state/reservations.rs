@@ -18,7 +18,6 @@ use crate::pool::store::space::Space;
 /// The age at which charges are read again to report the capacity. A grant always reads them.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The reservations of a pool, and its last measurement.
 #[derive(Debug, Default)]
 pub(in crate::pool) struct Reservations {
     /// The bytes reserved for objects under construction.

@@ -22,7 +22,6 @@ use objects::VolumeId;
 
 use crate::pool::store::record::{RetainedCharge, Source};
 
-/// The retained charges of all volumes of a pool.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Retained {
     /// The claims on each volume by the first copy, in ascending order. The copies of one instant share

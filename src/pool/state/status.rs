@@ -9,7 +9,6 @@ use crate::pool::store::unavailable::Unavailable;
 
 #[derive(Debug, Clone, Default)]
 pub struct PoolStatus {
-    /// Its identity, once known.
     pub id: Option<PoolId>,
     /// The reason why it cannot be used, if it cannot.
     pub unavailable: Option<Unavailable>,
@@ -34,7 +33,6 @@ pub struct PoolStatus {
     pub not_enforced: usize,
     /// The number of limits that differed from the records and were restored, since start.
     pub limits_restored: u64,
-    /// The number of quarantined directories and records.
     pub quarantined: usize,
     /// The number of trash entries; without accounting their sizes stay reserved.
     pub trash: usize,

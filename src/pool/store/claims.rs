@@ -9,7 +9,6 @@ use objects::{PoolId, PoolName};
 
 use crate::pool::store::unavailable::Unavailable;
 
-/// The pool that has each filesystem and identity.
 #[derive(Debug, Default)]
 pub struct Claims {
     maps: Mutex<Maps>,
@@ -38,7 +37,6 @@ impl Claims {
         with.map_or(Ok(()), |with| Err(Unavailable::Twin { id, with }))
     }
 
-    /// Releases all claims of a pool.
     pub(crate) fn release(&self, name: &PoolName) {
         let mut maps = lock(&self.maps);
         maps.filesystems.retain(|_, holder| holder != name);

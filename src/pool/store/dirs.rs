@@ -28,7 +28,6 @@ impl RecordDirs {
         })
     }
 
-    /// The directory for resources of a kind.
     pub(crate) fn of<R: Record>(&self) -> &OwnedFd {
         if R::HOME == layout::SNAPSHOTS {
             &self.snapshots
@@ -38,7 +37,6 @@ impl RecordDirs {
     }
 }
 
-/// Opens one of the pool's own directories.
 pub(crate) fn open_own(dir: impl AsFd, path: impl AsRef<OsStr>) -> Result<OwnedFd, Fault> {
     os::open_dir(dir, path).context("open the pool's own directories")
 }

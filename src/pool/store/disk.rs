@@ -238,7 +238,6 @@ impl Disk {
         }
     }
 
-    /// The entries that were left in staging.
     pub(in crate::pool) fn left(&self) -> Vec<Left> {
         lock(&self.left).clone()
     }
@@ -259,12 +258,10 @@ impl Disk {
         }
     }
 
-    /// Opens a directory by its path below the pool.
     pub(crate) fn open_below(&self, path: &Path) -> Result<OwnedFd, Errno> {
         os::open_dir(&self.root, path)
     }
 
-    /// The status of a file by its path below the pool.
     pub(crate) fn status_below(&self, path: &Path) -> Result<Status, Errno> {
         os::status_at(&self.root, path)
     }
@@ -274,7 +271,6 @@ impl Disk {
         os::written_at(&self.root, path)
     }
 
-    /// The method of copying a directory on this disk.
     pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
         const ASK: &str = "find the method of copying";
         if self.quota.copies(source.as_fd()).context(ASK)? {

@@ -8,7 +8,6 @@ use linux::mount::Place;
 use linux::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 use rustix::io::Errno;
 
-/// A pool that enforces no sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unenforced {
     pub reason: String,

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use crate::pool::store::refusal::{OutOfRange, Refusal, Stopped};
 use crate::pool::store::unavailable::Unavailable;
 
-/// The result of an operation on a pool.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The reason why a call must be repeated.
@@ -31,7 +30,6 @@ pub enum Busy {
     Copies { pool: PoolName, running: usize },
 }
 
-/// The reason why an operation on a pool failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A parameter or option that is malformed, unknown or unsupported.
@@ -62,11 +60,7 @@ pub enum Error {
         "pool {pool} has no empty disk of {least} or more, within the limit of the claim, and the class \
          has exclusive: true; delete the volumes of a disk, or add one"
     )]
-    NoEmptyDisk {
-        pool: PoolName,
-        /// The least capacity.
-        least: Bytes,
-    },
+    NoEmptyDisk { pool: PoolName, least: Bytes },
     /// The pool's disk is full, although the pool had free space.
     #[error("pool {pool} is full: cannot {what}; free space on its disk")]
     DiskFull { pool: PoolName, what: &'static str },

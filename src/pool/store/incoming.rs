@@ -61,7 +61,6 @@ pub(crate) fn lock(meta: &OwnedFd, operation: FlockOperation) -> Result<(), Errn
     rustix::fs::flock(meta, operation)
 }
 
-/// The names of the entries.
 pub(crate) fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
     let names = os::entry_names(incoming.as_fd())?.into_iter();
     Ok(names.filter_map(|name| name.into_string().ok()).collect())
@@ -113,7 +112,6 @@ impl IncomingEntry {
         }
     }
 
-    /// Its name in the directory of imports.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -148,7 +146,6 @@ impl IncomingEntry {
         remove_entry(os, &self.incoming, &self.dir, &self.name)
     }
 
-    /// The draft of the volume.
     pub(in crate::pool) fn into_staged(self) -> Staged {
         Staged {
             dir: self.dir,

@@ -109,7 +109,6 @@ impl Memory {
         Ok(self.read()?.pools.get(path).copied())
     }
 
-    /// Every path that held a pool.
     pub(in crate::pool) fn paths(&self) -> Result<Vec<PathBuf>> {
         Ok(self.read()?.pools.keys().cloned().collect())
     }

@@ -24,7 +24,6 @@ impl Default for Overcommit {
 /// The part of a filesystem that is not used for volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reserve {
-    /// A number of bytes.
     Bytes(Bytes),
     /// A percentage of the filesystem's size, 0 to 100.
     Percent(u8),

@@ -10,7 +10,6 @@ const INODES_OF_A_VOLUME: u64 = 3;
 pub(crate) struct Space {
     /// Used and available bytes, without those that the filesystem reserves for root.
     pub(crate) total: u64,
-    /// Used bytes.
     pub(crate) used: u64,
     /// Available bytes; 0 if there are too few inodes for a volume.
     pub(crate) available: u64,

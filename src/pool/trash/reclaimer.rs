@@ -12,7 +12,6 @@ pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 const STOP_POLL: Duration = Duration::from_millis(2);
 
-/// The reclaimer, as its pool uses it.
 #[derive(Debug, Default)]
 pub(crate) struct Trash {
     stopped: AtomicBool,

@@ -31,7 +31,6 @@ pub enum Format {
     Xfs,
 }
 
-/// Why a file was not formatted.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatFault {
     #[error("{program} is not on this node; install {package}")]
@@ -137,7 +136,6 @@ impl Format {
         }
     }
 
-    /// Finds the program that makes it.
     pub fn find_program(self) -> Result<PathBuf, FormatFault> {
         let Program { name, package, .. } = self.program();
         let mut paths = PROGRAMS.iter().map(|dir| Path::new(dir).join(name));

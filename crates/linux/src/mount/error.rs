@@ -6,10 +6,8 @@ use objects::Invalid;
 
 use crate::fault::PathFault;
 
-/// The result of an operation on a mount.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The failure of an operation on a mount.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A target path or mount option that is malformed, unknown or unsupported.

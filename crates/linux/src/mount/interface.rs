@@ -22,7 +22,6 @@ use super::target::{Found, Target};
 /// The content of a volume that is mounted.
 #[derive(Debug, Clone, Copy)]
 pub enum Mountable<'a> {
-    /// A directory.
     Directory(BorrowedFd<'a>),
     /// An image, open for writing.
     Image {
@@ -58,7 +57,6 @@ impl Mountable<'_> {
         }
     }
 
-    /// How its mounts show it.
     pub fn shown(&self) -> Shown {
         match self {
             Self::Directory(_) => Shown::Directory,
@@ -161,7 +159,6 @@ pub trait Mounter: Send + Sync + fmt::Debug {
         Ok(loops::all()?)
     }
 
-    /// The loop devices that show an image.
     fn loops_of(&self, image: BorrowedFd<'_>) -> Result<Vec<Loop>> {
         Ok(loops::of(image)?)
     }

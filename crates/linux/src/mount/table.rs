@@ -36,7 +36,6 @@ pub struct Place {
     pub mount: MountEntry,
     /// The path from the filesystem's root.
     pub path: PathBuf,
-    /// Whether the directory is the root of its mount.
     pub is_mount_root: bool,
 }
 

@@ -112,14 +112,12 @@ impl Target {
         }
     }
 
-    /// statvfs(3) of the mount at the target.
     pub fn statvfs(&self) -> Result<StatVfs, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
             .and_then(rustix::fs::fstatvfs)
     }
 
-    /// Opens the root of the mount at the target.
     pub fn open_root(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(&self.parent, &self.leaf, flags, Mode::empty())
@@ -133,7 +131,6 @@ impl Target {
         Ok(kind == FileType::RegularFile && stat.st_size == 0)
     }
 
-    /// The failure of a step on this target.
     pub fn error(&self, what: &'static str, errno: Errno) -> Error {
         PathFault::at(what, &self.path)(errno).into()
     }

@@ -129,7 +129,6 @@ pub fn entry_names(dir: BorrowedFd<'_>) -> Outcome<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a directory has no entry.
 pub fn is_empty(dir: BorrowedFd<'_>) -> Outcome<bool> {
     Ok(entry_names(dir)?.is_empty())
 }

@@ -25,7 +25,6 @@ pub struct Status {
     pub id: FileId,
     /// The mount through which it was opened.
     pub mount_id: u64,
-    /// Whether it is the root of that mount.
     pub is_mount_root: bool,
     pub file_type: FileType,
     /// The number of the device that it is the node of.

@@ -90,7 +90,6 @@ pub trait Quotas: Send + Sync + fmt::Debug {
 pub enum AtInit {
     /// None: quota is on already, or needs a mount option.
     Unchanged,
-    /// Switched on.
     Enabled,
     /// Still off, because the filesystem has other data, which would stay uncounted.
     OtherData,
@@ -109,7 +108,6 @@ pub enum MissingQuota {
     Features,
     /// Quota is off on the btrfs.
     Off,
-    /// The btrfs has full qgroups.
     Full,
     /// The kernel does not let this process use the quota.
     Permission,
@@ -172,7 +170,6 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Ok(Charge::default())
     }
 
-    /// The bytes charged to a quota id.
     fn usage(&self, id: u32) -> Result<u64> {
         Ok(self.charge(id)?.bytes)
     }

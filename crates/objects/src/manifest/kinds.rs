@@ -138,7 +138,6 @@ pub struct Container {
     pub security_context: Value,
 }
 
-/// The access modes of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClaimMode {
     ReadWriteOnce,

@@ -80,7 +80,6 @@ pub trait Record: Serialize + DeserializeOwned {
     fn moved(&self) -> Option<Move> {
         None
     }
-    /// Its move that is not finished, if there is one.
     fn unfinished_move(&self) -> Option<Move> {
         self.moved()
             .filter(|moved| moved.state != MoveState::Settled)
@@ -89,7 +88,6 @@ pub trait Record: Serialize + DeserializeOwned {
     fn is_served(&self) -> bool {
         self.unfinished_move().is_none()
     }
-    /// Its quota id, if it has one.
     fn quota_id(&self) -> Option<u32>;
     /// Whether its quota id is in force; false while its tree is being tagged.
     fn is_limited(&self) -> bool {

@@ -76,7 +76,6 @@ fn encode(record: &impl Serialize) -> Result<Vec<u8>, Fault> {
     Ok(json)
 }
 
-/// The reason why a record cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unreadable {
     /// It cannot be read now, and may be sound.

@@ -17,7 +17,6 @@ pub struct Image {
     pub unused: bool,
 }
 
-/// The content of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ImageContent {
@@ -35,7 +34,6 @@ impl Image {
 }
 
 impl ImageContent {
-    /// The filesystem in it, if it has one.
     pub fn format(self) -> Option<Format> {
         match self {
             Self::Ext4 => Some(Format::Ext4),

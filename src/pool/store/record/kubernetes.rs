@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KubernetesFields {
-    /// The name of its class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -20,7 +19,6 @@ pub struct KubernetesFields {
 }
 
 impl KubernetesFields {
-    /// Whether nothing is known.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -105,7 +105,6 @@ impl VolumeRecord {
         }
     }
 
-    /// Whether it is a block device.
     pub(crate) fn is_device(&self) -> bool {
         let content = self.image.map(|image| image.content);
         content == Some(ImageContent::Block)
@@ -311,6 +310,5 @@ pub struct Parameters {
     pub mode: Mode,
     pub uid: u32,
     pub gid: u32,
-    /// The pods that may share it.
     pub sharing: Sharing,
 }

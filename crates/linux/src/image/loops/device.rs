@@ -23,7 +23,6 @@ const NO_DISCARDS: &[u8] = b"0";
 pub struct Loop {
     /// Its path below `/dev`.
     pub path: PathBuf,
-    /// Its device number.
     pub device: Number,
     pub file: OwnedFd,
 }
