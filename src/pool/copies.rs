@@ -57,12 +57,15 @@ impl Pool {
     ) -> Result<Arc<SnapshotEntry>, E> {
         let origin = Origin::Volume(Arc::clone(volume));
         let (disk, _) = self.attached()?;
-        let job = CopyJob {
+        let content = Content {
             origin: &origin,
             from: self,
             reading: None,
-            copy: Source::Snapshot(record.id),
             policy,
+        };
+        let job = CopyJob {
+            content,
+            copy: Source::Snapshot(record.id),
             reservation,
             limit: Bytes::ZERO,
         };
@@ -91,11 +94,8 @@ impl Pool {
     ) -> Result<Arc<Entry>> {
         let origin = content.origin;
         let job = CopyJob {
-            origin,
-            from: content.from,
-            reading: content.reading,
+            content,
             copy: Source::Volume(record.id),
-            policy: content.policy,
             reservation,
             limit: record.limit(0),
         };
@@ -131,18 +131,20 @@ impl Pool {
         job: &CopyJob<'_>,
     ) -> Result<(CopyResult<'a>, Draft<'a>)> {
         let fault = |fault| self.classify(fault);
-        let is_here = std::ptr::eq(self, job.from);
+        let is_here = std::ptr::eq(self, job.content.from);
         let source = if is_here {
-            self.open_origin(disk, job.origin)?
+            self.open_origin(disk, job.content.origin)?
         } else {
-            job.from.open_origin(&*job.from.disk()?, job.origin)?
+            job.content
+                .from
+                .open_origin(&*job.content.from.disk()?, job.content.origin)?
         };
         let method = if is_here {
             disk.method(&source).map_err(fault)?
         } else {
             Method::Copy
         };
-        if method == Method::Copy && !job.policy.copy {
+        if method == Method::Copy && !job.content.policy.copy {
             let (pool, filesystem) = (self.name(), disk.filesystem);
             let problem = format!(
                 "pool {pool} is on {filesystem}, where files share no blocks: a copy takes time, \
@@ -151,10 +153,10 @@ impl Pool {
             return Err(Invalid::new("parameter \"copy\"", problem).into());
         }
         if method == Method::Copy
-            && job.origin.image().is_some()
+            && job.content.origin.image().is_some()
             && disk.filesystem.copies_on_write()
         {
-            let (of, pool) = (job.origin.source(), self.name().clone());
+            let (of, pool) = (job.content.origin.source(), self.name().clone());
             return Err(Refusal::ImageOfOtherPool { of, pool }.into());
         }
         // Before anything is staged, because the sidecars repeat a refused request often.
@@ -197,7 +199,7 @@ impl Pool {
                 read_only,
             )
             .context("make a snapshot of a subvolume");
-        let of = job.origin.source();
+        let of = job.content.origin.source();
         let refused = |step: Fault| match step.errno {
             Errno::TXTBSY | Errno::OPNOTSUPP => {
                 let fault = step;
@@ -208,7 +210,7 @@ impl Pool {
         let quota_id = copied.map_err(refused)?;
         // Delayed writes are allocated by now.
         let now = self.retained_by(job)?;
-        let bytes = self.content_bytes(disk, job.origin)?;
+        let bytes = self.content_bytes(disk, job.content.origin)?;
         job.reservation.cover(needs(job, reserved, bytes, &now))?;
         Ok(CopyResult {
             method: Method::Subvolume,
@@ -266,7 +268,7 @@ impl Pool {
                 Method::Subvolume | Method::Reflink => Transfer::Share,
             },
             threads: disk.filesystem.copying_threads(),
-            max_stall: job.policy.max_stall,
+            max_stall: job.content.policy.max_stall,
             watch: &progress,
         };
         let copied = copying.copy(source, &data);
@@ -311,7 +313,7 @@ impl Pool {
         progress: &Progress<'_>,
         fault: CopyFault,
     ) -> Error {
-        let of = job.origin.source();
+        let of = job.content.origin.source();
         let step = match &fault.reason {
             CopyReason::Step(step) => Some(*step),
             _ => None,
@@ -324,15 +326,15 @@ impl Pool {
             let refusal = lock(&progress.refusal).take();
             let unavailable = |pool: &Self| Some(pool.unavailable(pool.why_unavailable()?));
             return refusal
-                .or_else(|| unavailable(self).or_else(|| unavailable(job.from)))
+                .or_else(|| unavailable(self).or_else(|| unavailable(job.content.from)))
                 .unwrap_or(Error::Stopped(Stopped::Copying(of)));
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, quota_id, job.limit) {
             return does_not_fit(job);
         }
         // Of two disks, the one that cannot be written has failed, or else the other one.
-        if !std::ptr::eq(self, job.from) && !fault.is_full() && disk.try_writing().is_ok() {
-            return job.from.classify(fault);
+        if !std::ptr::eq(self, job.content.from) && !fault.is_full() && disk.try_writing().is_ok() {
+            return job.content.from.classify(fault);
         }
         self.classify(fault)
     }
@@ -358,7 +360,7 @@ pub(super) fn is_of_the_tree(fault: Fault) -> bool {
 }
 
 fn does_not_fit(job: &CopyJob<'_>) -> Error {
-    let (of, limit) = (job.origin.source(), job.limit);
+    let (of, limit) = (job.content.origin.source(), job.limit);
     OutOfRange::Limit { of, limit }.into()
 }
 

@@ -89,11 +89,11 @@ impl Origin {
     }
 }
 
-/// The content of a new volume that is a copy.
+/// The content of a new volume or snapshot that is a copy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content<'a> {
     pub(crate) origin: &'a Origin,
-    /// The pool of the original.
+    /// The pool of the original: that of the copy, or another member of its set.
     pub(crate) from: &'a Pool,
     /// The work on the disk of the original, if that is another.
     pub(crate) reading: Option<&'a Work<'a>>,
@@ -110,14 +110,9 @@ pub struct CopyPolicy {
 }
 
 pub(in crate::pool) struct CopyJob<'a> {
-    pub(in crate::pool) origin: &'a Origin,
-    /// The pool of the original: that of the copy, or another member of its set.
-    pub(in crate::pool) from: &'a Pool,
-    /// The work on the disk of the original, if that is another.
-    pub(in crate::pool) reading: Option<&'a Work<'a>>,
+    pub(in crate::pool) content: Content<'a>,
     /// The new volume or snapshot.
     pub(in crate::pool) copy: Source,
-    pub(in crate::pool) policy: CopyPolicy,
     pub(in crate::pool) reservation: &'a Reservation<'a>,
     /// Its limit; zero for none.
     pub(in crate::pool) limit: Bytes,

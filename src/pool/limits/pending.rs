@@ -17,7 +17,7 @@ impl Pool {
     /// The charges that a copy of a subvolume will retain: those that its source retains, and, of a
     /// volume, its own charge.
     pub(in crate::pool) fn retained_by(&self, job: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
-        let entry = match job.origin {
+        let entry = match job.content.origin {
             Origin::Snapshot(entry) => return Ok(self.state.existing(&entry.record.retains)),
             Origin::Volume(entry) => self.current(entry),
         };
