@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use objects::Invalid;
+use objects::{Invalid, digits};
 
 use crate::error::{Error, Result};
 use crate::pool::{CopyPolicy, VolumeRecord};
@@ -194,12 +194,12 @@ impl Given<'_> {
     /// A number with the unit `ms` or `s`; at least one millisecond.
     pub(super) fn parse_stall(self, field: &mut Option<Duration>) -> Result<()> {
         let (milliseconds, seconds) = (self.value.strip_suffix("ms"), self.value.strip_suffix('s'));
-        let (digits, unit) = match (milliseconds, seconds) {
-            (Some(digits), _) => (digits, 1),
-            (None, Some(digits)) => (digits, 1000),
+        let (number, unit) = match (milliseconds, seconds) {
+            (Some(number), _) => (number, 1),
+            (None, Some(number)) => (number, 1000),
             (None, None) => ("", 0),
         };
-        let stall = number(digits).and_then(|number: u64| number.checked_mul(unit));
+        let stall = digits::<u64>(number).and_then(|number| number.checked_mul(unit));
         let Some(stall) = stall.filter(|stall| *stall > 0) else {
             let problem = format!("{:?} is not a time such as 100ms or 2s", self.value);
             return Err(self.is_wrong(&problem));
@@ -222,17 +222,11 @@ impl Given<'_> {
     }
 
     pub(super) fn parse_id(self, field: &mut u32) -> Result<()> {
-        let Some(id) = number(self.value).filter(|id| *id <= MAX_ID) else {
+        let Some(id) = digits(self.value).filter(|id| *id <= MAX_ID) else {
             let problem = format!("{:?} is not a number from 0 to {MAX_ID}", self.value);
             return Err(self.is_wrong(&problem));
         };
         *field = id;
         Ok(())
     }
-}
-
-/// A number without the sign that [`str::parse`] accepts.
-fn number<T: FromStr>(text: &str) -> Option<T> {
-    let is_number = text.bytes().all(|b| b.is_ascii_digit());
-    is_number.then(|| text.parse().ok()).flatten()
 }

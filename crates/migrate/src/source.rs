@@ -64,11 +64,11 @@ impl System {
 
 /// The provisioner that a volume names, or nothing.
 pub(crate) fn provisioner(volume: &Volume) -> &str {
-    volume
-        .metadata
-        .annotations
-        .get(PROVISIONED_BY)
-        .map_or("", String::as_str)
+    annotation(volume, PROVISIONED_BY).unwrap_or_default()
+}
+
+fn annotation<'a>(volume: &'a Volume, key: &str) -> Option<&'a str> {
+    volume.metadata.annotations.get(key).map(String::as_str)
 }
 
 /// The directory of a volume on its node. An error is the reason why it is unknown or cannot be imported.
@@ -132,7 +132,7 @@ pub(crate) fn node<'a>(
     nodes: &'a [Node],
     given: Option<&str>,
 ) -> Result<&'a str, String> {
-    let matches: Vec<&str> = match (&volume.spec.node_affinity, identity(volume)) {
+    let matches: Vec<&str> = match (&volume.spec.node_affinity, annotation(volume, IDENTITY)) {
         (Some(affinity), _) => {
             let mut names = Vec::new();
             for node in nodes {
@@ -160,18 +160,10 @@ pub(crate) fn node<'a>(
     }
 }
 
-fn identity(volume: &Volume) -> Option<&str> {
-    volume
-        .metadata
-        .annotations
-        .get(IDENTITY)
-        .map(String::as_str)
-}
-
 /// Whether a volume can be on a node. Of a volume with an affinity that is not understood, as well as of
 /// one without, that is possible.
 pub(crate) fn may_be_on(volume: &Volume, nodes: &[Node], name: &str) -> bool {
-    match (&volume.spec.node_affinity, identity(volume)) {
+    match (&volume.spec.node_affinity, annotation(volume, IDENTITY)) {
         (Some(affinity), _) => {
             let node = nodes.iter().find(|node| node.metadata.name == name);
             node.is_none_or(|node| selects(affinity, node).unwrap_or(true))

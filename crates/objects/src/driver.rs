@@ -1,5 +1,7 @@
 //! The names by which Kubernetes knows the driver, as flags.
 
+use crate::manifest::is_name;
+
 /// The longest driver name, topology prefix and topology name that CSI allows.
 pub const MAX_NAME: usize = 63;
 
@@ -41,14 +43,7 @@ fn parse_topology_key(text: &str) -> Result<String, String> {
 }
 
 fn is_dns_subdomain(text: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    let is_label = |label: &str| {
-        !label.is_empty()
-            && label.chars().all(allowed)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    text.len() <= MAX_NAME && text.split('.').all(is_label)
+    text.len() <= MAX_NAME && is_name(text)
 }
 
 fn is_label_name(text: &str) -> bool {

@@ -13,6 +13,7 @@ mod names;
 mod policy;
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,9 +53,7 @@ impl Bytes {
             .iter()
             .find_map(|(suffix, unit)| Some((text.strip_suffix(suffix)?, *unit)))
             .unwrap_or((text, 1));
-        let all = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let number: u64 = all.then(|| number.parse().ok()).flatten()?;
-        let bytes = Self(number.checked_mul(unit)?);
+        let bytes = Self(digits::<u64>(number)?.checked_mul(unit)?);
         (bytes <= Self::MAX).then_some(bytes)
     }
 
@@ -89,6 +88,12 @@ impl fmt::Display for Bytes {
         }
         write!(f, "{} bytes ({})", self.0, self.rounded())
     }
+}
+
+/// A number without the sign that [`str::parse`] accepts.
+pub fn digits<T: FromStr>(text: &str) -> Option<T> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().ok()).flatten()
 }
 
 /// A value that is malformed, unknown or unsupported.

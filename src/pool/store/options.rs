@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::{FromStr, Split};
 
-use objects::{Bytes, Invalid, PoolName};
+use objects::{Bytes, Invalid, PoolName, digits};
 
 /// The flag that errors name.
 const FLAG: &str = "--pool";
@@ -191,11 +191,6 @@ pub(in crate::pool) fn needs_value(key: &str) -> String {
     format!("option {key:?} needs a value after '='")
 }
 
-fn digits(text: &str) -> Option<u64> {
-    let all = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    all.then(|| text.parse().ok()).flatten()
-}
-
 fn parse_overcommit(text: &str) -> Option<Overcommit> {
     const MAX_THOUSANDTHS: u32 = 1_000_000;
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
@@ -204,9 +199,9 @@ fn parse_overcommit(text: &str) -> Option<Overcommit> {
     }
     // "5" after the point is 500 thousandths.
     let padded = format!("{decimals:0<3}");
-    let thousandths = digits(whole)?
+    let thousandths = digits::<u64>(whole)?
         .checked_mul(1000)?
-        .checked_add(digits(decimals).and(digits(&padded))?)?;
+        .checked_add(digits::<u64>(decimals).and(digits(&padded))?)?;
     let thousandths = u32::try_from(thousandths).ok()?;
     (1..=MAX_THOUSANDTHS)
         .contains(&thousandths)
@@ -215,7 +210,7 @@ fn parse_overcommit(text: &str) -> Option<Overcommit> {
 
 fn parse_reserve(text: &str) -> Option<Reserve> {
     if let Some(percent) = text.strip_suffix('%') {
-        let percent = u8::try_from(digits(percent)?).ok()?;
+        let percent = digits(percent)?;
         return (percent <= 100).then_some(Reserve::Percent(percent));
     }
     Bytes::parse(text).map(Reserve::Bytes)
