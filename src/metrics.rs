@@ -182,11 +182,9 @@ mod tests {
         silence: Option<Duration>,
     ) -> (PoolName, PoolStatus) {
         let status = PoolStatus {
-            id: None,
             unavailable,
             silence,
             cordoned: true,
-            filesystem: "ext4".into(),
             enforcement: Enforcement::Project,
             total: Bytes(1000),
             available: Bytes(600),

@@ -161,12 +161,10 @@ impl PoolState {
     /// The part of the status that is in memory, all of one moment.
     pub(super) fn status(&self) -> PoolStatus {
         let state = self.lock();
-        let (disk, index) = (state.disk.as_ref(), &state.index);
+        let index = &state.index;
         let enforcement = state.enforcement();
         PoolStatus {
-            id: state.id,
             unavailable: state.why_unavailable(),
-            filesystem: disk.map_or_else(|_| String::new(), |disk| disk.filesystem.to_string()),
             enforcement,
             reserved: Bytes(index.sums.sizes),
             volumes: index.volumes().len(),

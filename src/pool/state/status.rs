@@ -3,21 +3,18 @@
 use std::time::Duration;
 
 use linux::quota::Enforcement;
-use objects::{Bytes, PoolId};
+use objects::Bytes;
 
 use crate::pool::store::unavailable::Unavailable;
 
 #[derive(Debug, Clone, Default)]
 pub struct PoolStatus {
-    pub id: Option<PoolId>,
     /// The reason why it cannot be used, if it cannot.
     pub unavailable: Option<Unavailable>,
     /// The time since its disk answered last, if that is too long.
     pub silence: Option<Duration>,
     /// Whether it gets no new volumes, snapshots and copies.
     pub cordoned: bool,
-    /// The type of its filesystem, as in `ext4`; empty while the pool is unavailable.
-    pub filesystem: String,
     /// The enforcement of sizes in it; none while the pool is unavailable.
     pub enforcement: Enforcement,
     /// The size of its filesystem; 0 while the pool is unavailable or its disk does not answer.
