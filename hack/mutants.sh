@@ -123,9 +123,9 @@ mutant "copy: the source's limit is raised after it" \
 mutant "copy: the charges that it retains are not recorded" \
     pool/copies.rs 's/        record\.retains\.clone_from\(&made\.pending\.retains\);\n//g'
 mutant "start: the charges that copies retain are not counted" \
-    pool/state/index.rs 's/        self\.retain\(entry\.record\.retains\(\)\);\n//'
+    pool/state/index.rs 's/        self\.change_retained\(entry\.record\.retains\(\), Retained::add\);\n//'
 mutant "start: the charges that copies in the trash retain are not counted" \
-    pool/state/index.rs 's/        self\.retain\(&entry\.retains\);\n//'
+    pool/state/index.rs 's/        self\.change_retained\(&entry\.retains, Retained::add\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
     pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
 mutant "move: the copy is the volume before the old one is given up" \

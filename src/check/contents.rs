@@ -71,10 +71,6 @@ impl PoolContents {
         Ok(())
     }
 
-    pub fn volume(&self, id: VolumeId) -> Option<&Held> {
-        find(&self.volumes, id)
-    }
-
     /// The name of a source, if it still exists.
     pub fn name_of(&self, source: Source) -> Option<&str> {
         Some(match source {

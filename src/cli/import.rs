@@ -228,6 +228,7 @@ impl ImportArgs {
     }
 
     fn import(&self) -> Import {
+        let access_modes = self.access_modes.iter().copied();
         Import {
             os: Os::default(),
             directory: self.directory.clone(),
@@ -247,12 +248,7 @@ impl ImportArgs {
                 SharingArg::None => Sharing::None,
                 SharingArg::Node => Sharing::Node,
             },
-            access_modes: self
-                .access_modes
-                .iter()
-                .copied()
-                .map(AccessMode::from)
-                .collect(),
+            access_modes: access_modes.map(AccessMode::from).collect(),
             users: self.host.users(),
             dry_run: self.host.dry_run,
         }

@@ -85,7 +85,7 @@ impl Kind for SnapshotRecord {
         fields.add_if("content", record.label.content.as_ref());
         fields.add_place(contents, &held.entry);
         let volume = record.source_volume_id;
-        let state = match contents.volume(volume) {
+        let state = match contents.name_of(Source::Volume(volume)) {
             Some(_) => "",
             None => ", which was deleted",
         };

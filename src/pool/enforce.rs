@@ -218,7 +218,8 @@ impl Pool {
     /// Tags the tree with a quota id, or removes its tags, durably.
     fn tag(&self, job: &Job<'_>, id: Option<u32>) -> Result<(), Fault> {
         let (os, quota) = (&self.context.os, &job.disk.quota);
-        let dir = volume_dir(job)?;
+        let dir = os::open_dir(&job.disk.homes.volumes, &job.entry.directory);
+        let dir = dir.context("open a volume's directory")?;
         tree::remove_any(os, dir.as_fd(), SCRATCH)?;
         os.mkdir(&dir, SCRATCH, 0o700).context("make a directory")?;
         let scratch = os::open_dir(&dir, SCRATCH).context("open a directory")?;
@@ -297,11 +298,6 @@ impl Pool {
         };
         tagging.tag(&job.data)
     }
-}
-
-fn volume_dir(job: &Job<'_>) -> Result<OwnedFd, Fault> {
-    let dir = os::open_dir(&job.disk.homes.volumes, &job.entry.directory);
-    dir.context("open a volume's directory")
 }
 
 /// Adds that the volume can be a directory again.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
 use linux::mount::{OpenFiles, Place};
+use linux::os;
 use linux::quota::Enforcement;
 use linux::sync::lock;
 use linux::tree::{self, Since};
@@ -135,7 +136,7 @@ impl Pool {
         step: &dyn Fn(),
     ) -> Result<Option<PathBuf>> {
         let record = entry.path().join(VolumeRecord::FILE);
-        let written = self.disk()?.written_at(&record).context(LOOK);
+        let written = os::written_at(&self.disk()?.root, &record).context(LOOK);
         let written = written.map_err(|fault| self.classify(fault))?;
         self.change_since(entry, Since::after(written), step)
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use linux::os;
 use linux::tree::{self, LinkCount, Weight};
 use objects::Bytes;
 use rustix::io::Errno;
@@ -50,7 +51,9 @@ impl Pool {
         let top = match disk.open_below(path) {
             Ok(top) => top,
             Err(Errno::NOENT) => return Ok(0),
-            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(disk.status_below(path)?.allocated),
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Ok(os::status_at(&disk.root, path)?.allocated);
+            }
             Err(errno) => return Err(errno),
         };
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {

@@ -55,14 +55,12 @@ fn filesystem(class: &Class, capabilities: &[Capability]) -> Result<ImageContent
         ));
     }
     let name = first.map_or("ext4", String::as_str);
-    match Format::parse(name) {
-        Some(Format::Ext4) => Ok(ImageContent::Ext4),
-        Some(Format::Xfs) => Ok(ImageContent::Xfs),
-        None => {
-            let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
-            Err(Error::invalid("fs_type", problem))
-        }
-    }
+    let mut filesystems = [ImageContent::Ext4, ImageContent::Xfs].into_iter();
+    let content = filesystems.find(|content| content.as_str() == name);
+    content.ok_or_else(|| {
+        let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
+        Error::invalid("fs_type", problem)
+    })
 }
 
 /// Refuses access as a device to a filesystem, and the reverse: what a pod wrote into a device is never

@@ -285,15 +285,11 @@ impl Volumes {
         let id = entry.record.id;
         let (mut files, place) = (OpenFiles::default(), pool.place_of(entry)?);
         let processes = &*self.settings.processes;
-        let found = find_user(
-            processes,
-            Used {
-                place: &place,
-                path: None,
-            },
-            &mut files,
-            step,
-        );
+        let data = Used {
+            place: &place,
+            path: None,
+        };
+        let found = find_user(processes, data, &mut files, step);
         let found = found.map_err(|fault| Refusal::UsersUnknown { id, fault })?;
         let used = match found {
             None => pool.find_open(entry, &files, step)?,

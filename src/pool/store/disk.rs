@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use linux::fault::{Fault, InContext};
 use linux::filesystem::{self, Filesystem};
 use linux::mount::{GuardedDir, MountEntry, Place};
-use linux::os::{self, At, FileId, Status};
+use linux::os::{self, At, FileId};
 use linux::quota::{Enforcement, Quota};
 use linux::sync::lock;
 use linux::tree;
@@ -260,15 +260,6 @@ impl Disk {
 
     pub(crate) fn open_below(&self, path: &Path) -> Result<OwnedFd, Errno> {
         os::open_dir(&self.root, path)
-    }
-
-    pub(crate) fn status_below(&self, path: &Path) -> Result<Status, Errno> {
-        os::status_at(&self.root, path)
-    }
-
-    /// The time when a file was written last, by its path below the pool.
-    pub(crate) fn written_at(&self, path: &Path) -> Result<Duration, Errno> {
-        os::written_at(&self.root, path)
     }
 
     pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {

@@ -30,23 +30,17 @@ pub(crate) fn open_mounted(
     path: &Path,
     required: bool,
 ) -> Result<(OwnedFd, os::Status), Unavailable> {
-    let at = match open_pool_path(path) {
-        Err(Unavailable::Absent) if required => return Err(Unavailable::NotMounted),
-        opened => opened?,
+    let at = match os::open_path(path) {
+        Ok(at) => at,
+        Err(Errno::NOENT | Errno::NOTDIR) if required => return Err(Unavailable::NotMounted),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Err(Unavailable::Absent),
+        Err(errno) => return Err(Fault::new("open the pool's directory", errno).into()),
     };
     let status = os::status(&at).context("inspect the pool's directory")?;
     if required && !status.is_mount_root {
         return Err(Unavailable::NotMounted);
     }
     Ok((at, status))
-}
-
-fn open_pool_path(path: &Path) -> Result<OwnedFd, Unavailable> {
-    match os::open_path(path) {
-        Ok(place) => Ok(place),
-        Err(Errno::NOENT | Errno::NOTDIR) => Err(Unavailable::Absent),
-        Err(errno) => Err(Fault::new("open the pool's directory", errno).into()),
-    }
 }
 
 /// Opens the path, and finds its mount and whether a pool may be there.

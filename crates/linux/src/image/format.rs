@@ -106,13 +106,6 @@ const MKFS_XFS: Program = Program {
 };
 
 impl Format {
-    /// The filesystem with a name of mount(8).
-    pub fn parse(name: &str) -> Option<Self> {
-        [Self::Ext4, Self::Xfs]
-            .into_iter()
-            .find(|format| format.as_str() == name)
-    }
-
     /// The name for mount(8).
     pub fn as_str(self) -> &'static str {
         match self {
