@@ -139,14 +139,10 @@ fn exit_code(error: &Error) -> u8 {
     match error {
         Error::Invalid(_) => USAGE,
         Error::AllLocked => TRY_AGAIN,
-        Error::Pool { error, .. } => match error {
-            Refused { reason, .. } | NotAdopted { reason, .. }
-                if *reason == Unavailable::Locked =>
-            {
-                TRY_AGAIN
-            }
-            _ => 1,
-        },
+        Error::Pool {
+            error: Refused { reason, .. } | NotAdopted { reason, .. },
+            ..
+        } if *reason == Unavailable::Locked => TRY_AGAIN,
         _ => 1,
     }
 }

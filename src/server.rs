@@ -96,10 +96,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
     let runtime = runtime(most_pools)?;
     let served = runtime.block_on(async {
         let stop = stop_signal()?;
-        let http = match config.http {
-            Some(address) => Some(bind_http(address)?),
-            None => None,
-        };
+        let http = config.http.map(bind_http).transpose()?;
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
         tracing::info!(endpoint = %config.endpoint.display(), "serving");
         let served = serve(listener, http, plugin, Arc::clone(&volumes), stop).await;

@@ -285,7 +285,8 @@ impl PoolState {
     }
 
     pub(super) fn unmeasured(&self) -> Option<PathBuf> {
-        self.lock().index.unmeasured()
+        let state = self.lock();
+        state.index.quarantine.unmeasured().map(Path::to_owned)
     }
 
     /// Notes the disk usage of a quarantined tree; false if the pool is not served from `disk`.

@@ -209,11 +209,6 @@ impl OfClass {
         is_unfit || self.first.is_none() && (is_crowded || is_for_others)
     }
 
-    fn empty(&self) -> Error {
-        let set = self.name.clone();
-        Unsuitable::EmptySet { set }.into()
-    }
-
     /// The failure of all members, as one of the set.
     fn of_set(&self, mut error: Error) -> Error {
         if let Error::Pool { error, .. } = &mut error
@@ -325,7 +320,10 @@ impl Placement<'_> {
                 let (pool, least) = (of_class.name.clone(), self.size);
                 Error::of_new(pool::Error::NoEmptyDisk { pool, least })
             }
-            None => of_class.empty(),
+            None => {
+                let set = of_class.name.clone();
+                Unsuitable::EmptySet { set }.into()
+            }
         }
     }
 }

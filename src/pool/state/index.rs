@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use linux::quota::Enforcement;
@@ -25,7 +25,7 @@ pub(crate) struct Index {
     volumes_by_name: HashMap<VolumeName, Arc<Entry>>,
     snapshots_by_name: HashMap<SnapshotName, Arc<SnapshotEntry>>,
     trash: BTreeMap<OsString, TrashEntry>,
-    quarantine: Quarantine,
+    pub(super) quarantine: Quarantine,
     moved: BTreeSet<VolumeId>,
     /// The retained charges of all records, those in the trash included.
     retained: Retained,
@@ -241,10 +241,6 @@ impl Index {
         };
         let unknown = self.quarantine.unmeasured().map_or(0, |_| used);
         reserved.saturating_add(unknown)
-    }
-
-    pub(crate) fn unmeasured(&self) -> Option<PathBuf> {
-        self.quarantine.unmeasured().map(Path::to_owned)
     }
 
     pub(crate) fn measured(&mut self, path: &Path, bytes: u64) {
