@@ -191,19 +191,25 @@ fn run(options: &Options) -> Result<bool, String> {
     let pools = read(&options.pools, Pools::parse)?;
     let report = Report::new(&cluster, &pools, options);
     let text = script::Script(&report).to_string();
-    match &options.to {
-        Some(path) => File::create_new(path)
-            .and_then(|mut file| {
-                file.write_all(text.as_bytes())
-                    .and_then(|()| file.sync_all())
-            })
-            .map_err(|error| format!("make {}: {error}", path.display()))?,
-        None => io::stdout()
-            .write_all(text.as_bytes())
-            .map_err(|error| format!("write to stdout: {error}"))?,
-    }
+    let (written, target) = match &options.to {
+        Some(path) => (make_file(path, &text), path.display().to_string()),
+        None => (io::stdout().write_all(text.as_bytes()), "stdout".to_owned()),
+    };
+    written.map_err(|error| format!("write to {target}: {error}"))?;
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
     Ok(!is_refused && !report.claims.is_empty())
+}
+
+/// Makes a new file, or leaves none.
+fn make_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    if written.is_err() {
+        std::fs::remove_file(path)?;
+    }
+    written
 }
 
 /// Everything that is printed.

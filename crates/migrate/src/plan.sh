@@ -78,6 +78,16 @@ delete_volume() { # 'DRIVER HANDLE'
     kubectl patch pv "$volume" --type merge --patch '{"metadata": {"finalizers": null}}' || is_absent "pv/$volume"
 }
 
+# Sets found, and ends a deletion of that PersistentVolume which was interrupted.
+find_volume() { # 'DRIVER HANDLE'
+    find_object "pv/$volume"
+    test -n "$found" || return 0
+    deletion=$(kubectl get pv "$volume" --output jsonpath='{.metadata.deletionTimestamp}')
+    test -n "$deletion" || return 0
+    delete_volume "$1"
+    find_object "pv/$volume"
+}
+
 is_claim() { # PHASE
     expect "the phase of claim $claim" "$(kube get pvc "$claim" --output jsonpath='{.status.phase}')" "$1"
 }
@@ -181,7 +191,7 @@ check_drop() {
 }
 undo_drop() {
     is_absent "pod/$import_name" --namespace "$pod_namespace"
-    find_object "pv/$volume"
+    find_volume "$old_csi"
     if test -n "$found"; then
         is_volume "$old_csi"
     else
@@ -207,8 +217,8 @@ undo_import() {
     # No export replaces a mount, but it ends an import that was interrupted.
     phase=$(pod_phase "$import_name")
     if test -z "$mount" || test "${phase:-Succeeded}" != Succeeded; then
-        echo "If the log says that there is no such volume, the import did not begin: delete the pods $import_name and" \
-            "$export_name in namespace $pod_namespace, and go on."
+        echo "If the log says that there is no such volume, and $directory is still the directory, the import did not begin:" \
+            "delete the pods $import_name and $export_name in namespace $pod_namespace, and go on."
         run_pod "$export_name" "$export_pod"
     else
         echo "Volume $handle stays. Files that pods wrote are only there: rootcellar volume export $handle --to DIR"
@@ -218,7 +228,7 @@ undo_import() {
 
 do_bind() {
     has_succeeded "$import_name"
-    find_object "pv/$volume"
+    find_volume "$new_csi"
     if test -n "$found"; then
         is_volume "$new_csi"
     else
@@ -255,10 +265,19 @@ undo_finish() {
 
 # The steps below run on the node. A pool has another id on each node.
 check_node() {
+    test "${NODE-}" != "$node" || return 0
     grep -qF "\"$pool_id\"" "$pool_path/.rootcellar/pool.json" || {
-        echo "this is not node $node, because pool $pool_id is not at $pool_path; run this there as root" >&2
+        echo "pool $pool_id is not at $pool_path; run this as root on node $node, and there with NODE=$node if the" \
+            "pool is lost" >&2
         return 1
     }
+}
+
+check_one_line() {
+    if has_line "$directory" && has_line "$mount"; then
+        echo "$fstab has lines for $directory and for $mount; see by findmnt whose disk is where, and remove one" >&2
+        return 1
+    fi
 }
 
 # A path as a field of /etc/fstab, where spaces are octal numbers.
@@ -294,7 +313,7 @@ edit_fstab() { # FROM [TO]
 move_mount() { # FROM TO
     if mountpoint -q "$2"; then
         if mountpoint -q "$1"; then
-            expect "the device at $2" "$(mountpoint -d "$2")" "$(mountpoint -d "$1")"
+            expect "the directory at $2" "$(stat -c %d:%i "$2")" "$(stat -c %d:%i "$1")"
         fi
     else
         mountpoint "$1"
@@ -314,10 +333,7 @@ remove_parent() { test ! -d "${mount%/*}" || rmdir --ignore-fail-on-non-empty "$
 # The provisioner makes a volume again for a mount that it finds, so the mount moves before its volume is deleted.
 do_move() {
     check_node
-    if has_line "$directory" && has_line "$mount"; then
-        echo "$fstab has a line for $mount already; unmount that and remove its line" >&2
-        return 1
-    fi
+    check_one_line
     echo "If a unit of systemd mounts $directory, and no line of $fstab, change it to $mount."
     move_mount "$directory" "$mount"
     edit_fstab "$directory" "$mount"
@@ -329,6 +345,7 @@ check_move() {
 }
 undo_move() {
     check_node
+    check_one_line
     move_mount "$mount" "$directory"
     # The import has made it read-only.
     mount -o remount,bind,rw "$directory"
@@ -339,8 +356,11 @@ undo_move() {
 # Before the volume is complete, the original is the only copy.
 do_remove() {
     check_node
-    grep -qF "\"$handle\"" "$pool_path"/volumes/*/volume.json || {
-        echo "$pool_path does not have volume $handle" >&2
+    # A copy of the volume has its id too, as that of its source.
+    found=$(find "$pool_path/volumes" -mindepth 2 -maxdepth 2 -name volume.json \
+        -exec grep -lE "\"id\": *\"$handle\"" {} +) || :
+    test -n "$found" || {
+        echo "$pool_path does not have volume $handle; if it was moved or deleted since, remove ${mount:-$originals*} by hand" >&2
         return 1
     }
     if test -z "$mount"; then

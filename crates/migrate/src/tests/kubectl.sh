@@ -19,6 +19,7 @@ case "$verb $1" in
     *persistentVolumeReclaimPolicy*volumeHandle*) echo "$(cat policy) $(cat csi)" ;;
     *persistentVolumeReclaimPolicy*) cat policy ;;
     *volumeHandle*) cat csi ;;
+    *deletionTimestamp*) [ ! -e deleted ] || printf now ;;
     *) exit 1 ;;
     esac
     ;;
