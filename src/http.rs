@@ -48,11 +48,7 @@ struct Scraped {
 
 /// Serves the pages forever.
 pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics: Arc<Metrics>) {
-    let page = Page {
-        volumes,
-        metrics,
-        turns: Turns::default(),
-    };
+    let page = Page::new(volumes, metrics);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -62,6 +58,14 @@ pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics:
 }
 
 impl Page {
+    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            volumes,
+            metrics,
+            turns: Turns::default(),
+        }
+    }
+
     fn scraped(&self) -> Vec<Scraped> {
         let mut turns = lock(&self.turns);
         let pools = self.volumes.pools();
@@ -284,12 +288,7 @@ mod tests {
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
-        let page = Page {
-            volumes,
-            metrics: Arc::new(Metrics::new()),
-            turns: Turns::default(),
-        };
-        (dir, page)
+        (dir, Page::new(volumes, Arc::new(Metrics::new())))
     }
 
     /// Proves: SV7.

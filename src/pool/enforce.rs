@@ -162,8 +162,10 @@ impl Pool {
 
     fn check_enforceable(&self, disk: &Disk, record: &VolumeRecord) -> Result<()> {
         let (pool, id) = (self.name().clone(), record.id);
+        if record.size_bytes == Bytes::ZERO {
+            return Err(Refusal::NoSize { id }.into());
+        }
         let refusal = match disk.quota.enforcement() {
-            _ if record.size_bytes == Bytes::ZERO => Refusal::NoSize { id },
             Enforcement::Project => return Ok(()),
             Enforcement::Squota => Refusal::OnlyNewSizes { pool, id },
             Enforcement::None => match disk.unenforced(self.path()) {
