@@ -68,24 +68,14 @@ is_retained_volume() { # 'DRIVER HANDLE'
     expect "the policy, driver and handle of $volume" "$(kubectl get pv "$volume" --output jsonpath="$state")" "Retain $1"
 }
 
-# Deletes the PersistentVolume of this driver and handle, if it is there. Its data stays, because its policy is Retain. The finalizer of a
-# bound one is removed; one that is not bound has disappeared by then.
+# Deletes the PersistentVolume of this driver and handle, if it is there. Its data stays, because its policy is Retain.
+# The finalizer of a bound one is removed; one that is not bound has disappeared by then.
 delete_volume() { # 'DRIVER HANDLE'
     find_object "pv/$volume"
     test -n "$found" || return 0
     is_retained_volume "$1"
     kubectl delete pv "$volume" --wait=false
     kubectl patch pv "$volume" --type merge --patch '{"metadata": {"finalizers": null}}' || is_absent "pv/$volume"
-}
-
-# Sets found, and ends a deletion of that PersistentVolume which was interrupted.
-find_volume() { # 'DRIVER HANDLE'
-    find_object "pv/$volume"
-    test -n "$found" || return 0
-    deletion=$(kubectl get pv "$volume" --output jsonpath='{.metadata.deletionTimestamp}')
-    test -n "$deletion" || return 0
-    delete_volume "$1"
-    find_object "pv/$volume"
 }
 
 is_claim() { # PHASE
@@ -98,6 +88,17 @@ wait_claim() { # PHASE
 
 create() { # YAML
     printf '%s\n' "$1" | kubectl create --filename -
+}
+
+# Creates the PersistentVolume of this driver and handle, unless it is there. A deletion that was interrupted ends first.
+ensure_volume() { # 'DRIVER HANDLE' YAML
+    find_object "pv/$volume"
+    if test -n "$found"; then
+        deletion=$(kubectl get pv "$volume" --output jsonpath='{.metadata.deletionTimestamp}')
+        test -n "$deletion" || { is_volume "$1"; return; }
+        delete_volume "$1"
+    fi
+    create "$2"
 }
 
 pod_phase() { pods get pod "$1" --ignore-not-found --output jsonpath='{.status.phase}'; }
@@ -191,12 +192,7 @@ check_drop() {
 }
 undo_drop() {
     is_absent "pod/$import_name" --namespace "$pod_namespace"
-    find_volume "$old_csi"
-    if test -n "$found"; then
-        is_volume "$old_csi"
-    else
-        create "$old_volume"
-    fi
+    ensure_volume "$old_csi" "$old_volume"
     wait_claim Bound
 }
 
@@ -228,12 +224,7 @@ undo_import() {
 
 do_bind() {
     has_succeeded "$import_name"
-    find_volume "$new_csi"
-    if test -n "$found"; then
-        is_volume "$new_csi"
-    else
-        create "$new_volume"
-    fi
+    ensure_volume "$new_csi" "$new_volume"
 }
 check_bind() {
     wait_claim Bound
@@ -258,10 +249,7 @@ do_finish() {
     delete_pods
 }
 check_finish() { has_policy "$policy"; }
-undo_finish() {
-    set_policy Retain
-    set_deletion Retain
-}
+undo_finish() { do_retain; }
 
 # The steps below run on the node. A pool has another id on each node.
 check_node() {
@@ -283,10 +271,12 @@ check_one_line() {
 # A path as a field of /etc/fstab, where spaces are octal numbers.
 field() { printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g'; }
 
+# The pattern of awk for the lines of the mount at $from.
+# shellcheck disable=SC2016 # awk expands it
+is_line='{ path = $2; sub("/+$", "", path) } $1 !~ /^#/ && path == ENVIRON["from"]'
+
 has_line() { # PATH
-    from=$(field "$1") awk '{ path = $2; sub("/+$", "", path) }
-        $1 !~ /^#/ && path == ENVIRON["from"] { found = 1 }
-        END { exit !found }' "$fstab"
+    from=$(field "$1") awk "$is_line"' { found = 1 } END { exit !found }' "$fstab"
 }
 
 # Gives the lines of a mount in /etc/fstab another path, or removes them. It is last, so that a boot before brings
@@ -297,12 +287,10 @@ edit_fstab() { # FROM [TO]
         has_line "$1" || exit 0
         temporary=$(mktemp "$fstab.XXXXXX")
         cp -p "$fstab" "$temporary"
-        from=$(field "$1") to=$(field "${2-}") awk '{ path = $2; sub("/+$", "", path) }
-            $1 !~ /^#/ && path == ENVIRON["from"] {
-                if (ENVIRON["to"] == "") next
-                $2 = ENVIRON["to"]
-            }
-            { print }' "$fstab" >"$temporary"
+        from=$(field "$1") to=$(field "${2-}") awk "$is_line"' {
+            if (ENVIRON["to"] == "") next
+            $2 = ENVIRON["to"]
+        } { print }' "$fstab" >"$temporary"
         sync
         mv "$temporary" "$fstab"
     ) 9<"${fstab%/*}"
