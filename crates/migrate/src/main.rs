@@ -9,7 +9,6 @@ mod plan;
 mod planned;
 mod pods;
 mod pools;
-mod quantity;
 mod script;
 mod source;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linux::mount::MountOptions;
 use objects::manifest::{self, ClaimRef, Place};
-use objects::{Bytes, MAX_FIELD_BYTES, ObjectId, ReclaimPolicy, VolumeId, VolumeName};
+use objects::{Bytes, MAX_FIELD_BYTES, ObjectId, ReclaimPolicy, VolumeId, VolumeName, quantity};
 use uuid::Uuid;
 
 use crate::Options;
@@ -13,7 +13,6 @@ use crate::documents::{export_command, import_command, old_volume, pod, pod_name
 use crate::planned::{Facts, Plan, Planned};
 use crate::pods;
 use crate::pools::{Pools, is_within};
-use crate::quantity;
 use crate::script::printable;
 use crate::source::{self, System};
 

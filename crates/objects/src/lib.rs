@@ -11,6 +11,7 @@ mod ids;
 pub mod manifest;
 mod names;
 mod policy;
+pub mod quantity;
 
 use std::fmt;
 use std::str::FromStr;

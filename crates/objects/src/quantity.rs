@@ -1,7 +1,7 @@
 //! Quantities of Kubernetes, such as `10Gi`, `1.5G`, `1e9` and `500m`.
 
 /// The bytes of a quantity, rounded up; `None` if it is none, negative or too large.
-pub(crate) fn bytes(text: &str) -> Option<u64> {
+pub fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, suffix) = text.split_at(digits.unwrap_or(text.len()));
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
