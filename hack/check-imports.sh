@@ -39,12 +39,13 @@ lacks() { # PACKAGE REGEX
 }
 
 check "docs/architecture.md has other pictures than src/lib.rs and crates/linux/src/lib.rs" pictures
-kubernetes='kube.*|k8s-.*' network='tonic.*|prost.*|tokio.*|hyper.*|axum.*'
+kubernetes='kube.*|k8s-.*|rustls.*' network='tonic.*|prost.*|tokio.*|hyper.*|axum.*'
 check "the driver has a Kubernetes client" lacks rootcellar "$kubernetes"
 for crate in migrate objects linux; do
     check "rootcellar-$crate has gRPC, HTTP, a Kubernetes client or the driver" \
         lacks "rootcellar-$crate" "$network|$kubernetes|rootcellar"
 done
+check "rootcellar-fleet has gRPC or the driver" lacks rootcellar-fleet 'tonic.*|prost.*|rootcellar|rootcellar-linux'
 go -C hack/imports build -trimpath -buildvcs=false -o "$tools/imports" .
 "$tools/imports" >"$work/imports" || :
 sed '$d' "$work/imports"

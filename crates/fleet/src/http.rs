@@ -1,0 +1,57 @@
+//! The pages for the probes of the kubelet.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use crate::cluster::{Cluster, lock};
+
+/// The time without a round or a step after which the controller counts as hung. A request ends long before.
+const HUNG: Duration = Duration::from_mins(5);
+
+/// The last sign of life of the loop.
+#[derive(Debug, Clone)]
+pub(crate) struct Pulse(Arc<Mutex<Instant>>);
+
+impl Pulse {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    pub(crate) fn beat(&self) {
+        *lock(&self.0) = Instant::now();
+    }
+
+    fn is_alive(&self) -> bool {
+        lock(&self.0).elapsed() < HUNG
+    }
+}
+
+pub(crate) async fn serve(
+    listener: TcpListener,
+    cluster: Arc<Cluster>,
+    pulse: Pulse,
+) -> std::io::Result<()> {
+    let ready = async move || match cluster.missing().as_slice() {
+        [] => (StatusCode::OK, "ok\n".to_owned()),
+        kinds => {
+            let text = format!("waits for the first list of {}\n", kinds.join(", "));
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+    };
+    let alive = async move || {
+        if pulse.is_alive() {
+            (StatusCode::OK, "ok\n")
+        } else {
+            (StatusCode::INTERNAL_SERVER_ERROR, "hung\n")
+        }
+    };
+    let router = Router::new()
+        .route("/healthz", get(alive))
+        .route("/readyz", get(ready));
+    axum::serve(listener, router).await
+}

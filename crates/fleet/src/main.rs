@@ -1,0 +1,264 @@
+//! The `rootcellar-fleet` binary: an optional controller that knows all nodes. It sends restores and clones to the node
+//! of their source, and names the node of each snapshot. It deletes nothing, and keeps nothing but its caches.
+
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod http;
+mod label;
+mod objects;
+mod place;
+mod report;
+mod round;
+mod steer;
+#[cfg(test)]
+mod tests;
+mod view;
+mod write;
+
+use std::fmt;
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::objects::DriverArgs;
+use clap::{Args, Parser, ValueEnum};
+use futures_util::{FutureExt, StreamExt, stream};
+use k8s_openapi::jiff::Timestamp;
+use kube::{Client, Config};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+
+use cluster::Cluster;
+use http::Pulse;
+use round::Memory;
+use write::Writer;
+
+/// `EX_USAGE` of sysexits.h.
+const USAGE: u8 = 64;
+/// The processor lacks an instruction.
+const PROCESSOR: u8 = 2;
+/// Changes that come together make one round.
+const TOGETHER: Duration = Duration::from_millis(250);
+/// The longest time between two rounds.
+const IDLE: Duration = Duration::from_mins(1);
+/// How many steps are under way at once.
+const AT_ONCE: usize = 8;
+
+/// Send restores of rootcellar to the node of their source, and label snapshots with their node
+#[derive(Debug, Parser)]
+#[command(name = "rootcellar-fleet", version)]
+struct Cli {
+    #[command(flatten)]
+    functions: Functions,
+
+    #[command(flatten)]
+    driver: DriverArgs,
+
+    /// Read the storage capacities of this namespace, in which the driver runs; default: that of the pod
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE")]
+    namespace: Option<String>,
+
+    /// Serve /healthz and /readyz here
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9809")]
+    http: SocketAddr,
+
+    /// Log in this format
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+/// The functions, each with its own switch.
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct Functions {
+    /// Write the node of the source on unbound claims that restore a snapshot or clone a claim
+    #[arg(long)]
+    steer: bool,
+
+    /// Label snapshot contents that name no node with the node of their pool
+    #[arg(long)]
+    label: bool,
+
+    /// Label also contents whose snapshot was asked for more than an hour ago and was not taken; it would have the data of
+    /// today
+    #[arg(long, requires = "label")]
+    label_old: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Why the controller ends.
+#[derive(Debug, thiserror::Error)]
+enum Fatal {
+    #[error("the configuration of the API server: {0}; run in a pod, or set KUBECONFIG")]
+    Config(#[from] kube::config::InferConfigError),
+    #[error("the client of the API server: {0}")]
+    Client(#[from] kube::Error),
+    #[error("{0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("the log: {0}")]
+    Log(String),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { USAGE } else { 0 };
+            // Without a terminal there is nobody to read it.
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    if let Some(missing) = missing_instruction() {
+        complain(&format!(
+            "this processor lacks {missing}, which TLS needs; run the controller on a node that has it"
+        ));
+        return ExitCode::from(PROCESSOR);
+    }
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "the log may not have started")]
+fn complain(error: &dyn fmt::Display) {
+    eprintln!("rootcellar-fleet: {error}");
+}
+
+/// An instruction that graviola, the cryptography of TLS, needs and this processor does not have. The library itself
+/// would panic.
+fn missing_instruction() -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    let needed = [
+        ("AES", std::arch::is_x86_feature_detected!("aes")),
+        (
+            "PCLMULQDQ",
+            std::arch::is_x86_feature_detected!("pclmulqdq"),
+        ),
+        ("BMI1", std::arch::is_x86_feature_detected!("bmi1")),
+        ("AVX2", std::arch::is_x86_feature_detected!("avx2")),
+        ("ADX", std::arch::is_x86_feature_detected!("adx")),
+    ];
+    #[cfg(target_arch = "aarch64")]
+    let needed = [
+        ("NEON", std::arch::is_aarch64_feature_detected!("neon")),
+        ("AES", std::arch::is_aarch64_feature_detected!("aes")),
+        ("PMULL", std::arch::is_aarch64_feature_detected!("pmull")),
+        ("SHA-2", std::arch::is_aarch64_feature_detected!("sha2")),
+    ];
+    needed
+        .into_iter()
+        .find(|(_, has)| !has)
+        .map(|(name, _)| name)
+}
+
+#[tokio::main(worker_threads = 2)]
+async fn run(cli: &Cli) -> Result<(), Fatal> {
+    start_log(cli.log_format)?;
+    let stop = stopped()?;
+    // It fails only if there is one already.
+    let _ = rustls_graviola::default_provider().install_default();
+    let config = Config::infer().await?;
+    let namespace = cli
+        .namespace
+        .clone()
+        .unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config)?;
+    let listener = TcpListener::bind(cli.http).await;
+    let listener = listener.map_err(|error| Fatal::Listen(cli.http, error))?;
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "starts"
+    );
+    let cluster = Cluster::start(&client, &cli.functions, &cli.driver, &namespace);
+    let (writer, pulse) = (Writer::new(client), Pulse::new());
+    let pages = http::serve(listener, Arc::clone(&cluster), pulse.clone());
+    tokio::select! {
+        ended = pages => ended?,
+        () = rounds(&cluster, &writer, &cli.functions, &pulse, stop) => {}
+    }
+    tracing::info!("ends");
+    Ok(())
+}
+
+/// Does the due steps whenever the cluster changed, until `stop`. A step that has begun is finished.
+async fn rounds(
+    cluster: &Cluster,
+    writer: &Writer,
+    functions: &Functions,
+    pulse: &Pulse,
+    stop: impl Future<Output = ()>,
+) {
+    let stop = stop.shared();
+    let mut memory = Memory::default();
+    let mut next = None;
+    loop {
+        let idle = Instant::now() + IDLE;
+        let due = next.map_or(idle, |next: Instant| next.min(idle));
+        tokio::select! {
+            () = stop.clone() => return,
+            () = cluster.changed() => tokio::time::sleep(TOGETHER).await,
+            () = tokio::time::sleep_until(due.into()) => {}
+        }
+        pulse.beat();
+        if !cluster.missing().is_empty() {
+            continue;
+        }
+        let due = memory.round(&cluster.view(), functions, Instant::now(), Timestamp::now());
+        next = due.next;
+        let steps = pin!(stream::iter(due.steps).take_until(stop.clone()));
+        let mut outcomes = steps.map(|step| writer.act(step)).buffer_unordered(AT_ONCE);
+        while let Some(outcome) = outcomes.next().await {
+            pulse.beat();
+            if let Some((uid, outcome)) = outcome {
+                let retry = memory.ended(&uid, outcome, Instant::now());
+                next = [next, retry].into_iter().flatten().min();
+            }
+        }
+    }
+}
+
+/// Ends when the process shall.
+fn stopped() -> std::io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+fn start_log(format: LogFormat) -> Result<(), Fatal> {
+    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    let filter = EnvFilter::builder()
+        .with_default_directive(LevelFilter::INFO.into())
+        .parse(&directives)
+        .map_err(|error| Fatal::Log(format!("RUST_LOG {directives:?}: {error}")))?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    }
+    .map_err(|error| Fatal::Log(error.to_string()))
+}

@@ -1,0 +1,271 @@
+//! A round reads all objects and gives the steps that are due. The controller begins one whenever an object
+//! changes. It remembers its waiting times and reports in memory alone: after a restart they begin again, which delays a
+//! step and never hastens one.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::Functions;
+use crate::label;
+use crate::objects::{Claim, Content, Identity};
+use crate::place::Places;
+use crate::report::Report;
+use crate::steer;
+use crate::view::View;
+
+/// How long a claim keeps the name of another node of the cluster. The csi-provisioner there returns the claim meanwhile,
+/// and from 6.4.0 it then removes any name that it finds.
+const RETURN: Duration = Duration::from_secs(10);
+/// The least and the longest time between two writes of one claim. A full node removes its name each time.
+const BACKOFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
+
+/// The time until the next write of an object that changed, if its watch does not show the change sooner.
+const AFTER_CHANGE: Duration = Duration::from_secs(1);
+/// When a report that still holds is repeated. The API server keeps events for an hour.
+const REPEAT: Duration = Duration::from_mins(30);
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Write the node on the claim, instead of the node that it names. If that one is `missing` from the caches, which
+    /// may be late, the API server is asked first.
+    Select {
+        claim: Identity,
+        node: String,
+        instead_of: Option<String>,
+        missing: bool,
+    },
+    /// Label the content with the node.
+    Label { content: Identity, node: String },
+    /// Report to the claim or content.
+    Report { about: About, report: Report },
+}
+
+/// The object of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum About {
+    Claim(Identity),
+    Content(Identity),
+}
+
+/// How a write ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// The object changed since it was read.
+    Changed,
+    /// The API server did not answer, or could not.
+    Unanswered,
+    /// The API server refused it.
+    Refused,
+}
+
+/// Everything that the controller remembers, by the uid of the object.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    claims: HashMap<String, Waiting>,
+    contents: HashMap<String, Seen>,
+}
+
+/// An unbound claim.
+#[derive(Debug, Default)]
+struct Waiting {
+    pace: Pace,
+    /// Another node that the claim names, and since when.
+    other: Option<(String, Instant)>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    pace: Pace,
+    was_old: bool,
+}
+
+/// How often an object is written and reported.
+#[derive(Debug, Default)]
+struct Pace {
+    writes: u32,
+    /// When the next write is allowed.
+    allowed: Option<Instant>,
+    /// The reason of the last report, and when it was made.
+    reported: Option<(&'static str, Instant)>,
+}
+
+/// The steps of a round, and when the next one is due without a change.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) next: Option<Instant>,
+}
+
+impl Due {
+    /// Whether the moment has come; if not, a round begins then.
+    fn has_come(&mut self, moment: Instant, now: Instant) -> bool {
+        if moment > now {
+            self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
+        }
+        moment <= now
+    }
+}
+
+impl Memory {
+    /// Reads all objects. A write that it returns counts as made, and [`Memory::ended`] corrects that.
+    pub(crate) fn round(
+        &mut self,
+        view: &View,
+        functions: &Functions,
+        now: Instant,
+        clock: Timestamp,
+    ) -> Due {
+        let mut due = Due::default();
+        let claims = view.claims.values();
+        let claims: Vec<&Claim> = claims
+            .filter(|claim| functions.steer && steer::is_ours(claim, view))
+            .collect();
+        let contents = view.contents.values();
+        let contents: Vec<&Content> = contents.filter(|_| functions.label).collect();
+        forget(&mut self.claims, claims.iter().map(|claim| &claim.identity));
+        forget(
+            &mut self.contents,
+            contents.iter().map(|content| &content.identity),
+        );
+        if claims.is_empty() && contents.is_empty() {
+            return due;
+        }
+        let places = Places::new(view);
+        for claim in claims {
+            let waiting = self.claims.entry(claim.identity.uid.clone()).or_default();
+            let decision = steer::decide(claim, view, &places);
+            waiting.look(claim, decision, view, now, &mut due);
+        }
+        for content in contents {
+            let seen = self.contents.entry(content.identity.uid.clone());
+            let seen = seen.or_insert_with(|| Seen {
+                pace: Pace::default(),
+                was_old: label::is_old(content, clock),
+            });
+            let too_old =
+                seen.was_old && !functions.label_old && !content.taken && !content.deleting;
+            let decision = label::decide(content, too_old, &places);
+            seen.look(content, decision, now, &mut due);
+        }
+        due
+    }
+
+    /// Takes note how the write of a step of the last round ended. Returns when another one is allowed, if that is sooner
+    /// than after a write.
+    pub(crate) fn ended(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<Instant> {
+        let claim = self.claims.get_mut(uid).map(|waiting| &mut waiting.pace);
+        let content = self.contents.get_mut(uid).map(|seen| &mut seen.pace);
+        let pause = match outcome {
+            Outcome::Done | Outcome::Refused => return None,
+            Outcome::Changed => AFTER_CHANGE,
+            Outcome::Unanswered => BACKOFF.0,
+        };
+        let pace = claim.or(content)?;
+        pace.writes = pace.writes.saturating_sub(1);
+        pace.allowed = Some(now + pause);
+        pace.allowed
+    }
+}
+
+fn forget<'a, T>(memory: &mut HashMap<String, T>, present: impl Iterator<Item = &'a Identity>) {
+    let present: HashSet<&str> = present.map(|identity| &*identity.uid).collect();
+    memory.retain(|uid, _| present.contains(&**uid));
+}
+
+impl Pace {
+    /// Whether a write is allowed now, which then counts as made.
+    fn writes(&mut self, now: Instant, due: &mut Due) -> bool {
+        if self
+            .allowed
+            .is_some_and(|allowed| !due.has_come(allowed, now))
+        {
+            return false;
+        }
+        let wait = BACKOFF
+            .0
+            .saturating_mul(1 << self.writes.min(16))
+            .min(BACKOFF.1);
+        self.writes += 1;
+        let allowed = now + wait;
+        self.allowed = Some(allowed);
+        due.has_come(allowed, now);
+        self.reported = None;
+        true
+    }
+
+    /// Reports something that lasts, unless it was reported of late.
+    fn report(&mut self, about: About, report: Report, now: Instant, due: &mut Due) {
+        if let Some((reason, at)) = self.reported
+            && reason == report.reason()
+            && !due.has_come(at + REPEAT, now)
+        {
+            return;
+        }
+        self.reported = Some((report.reason(), now));
+        due.has_come(now + REPEAT, now);
+        due.steps.push(Step::Report { about, report });
+    }
+}
+
+impl Waiting {
+    fn look(
+        &mut self,
+        claim: &Claim,
+        decision: steer::Decision,
+        view: &View,
+        now: Instant,
+        due: &mut Due,
+    ) {
+        let selected = claim.selected.as_ref();
+        if self.other.as_ref().map(|(name, _)| name) != selected {
+            self.other = selected.map(|name| (name.clone(), now));
+        }
+        let node = match decision {
+            steer::Decision::Rest => return,
+            steer::Decision::Refuse(report) => {
+                let about = About::Claim(claim.identity.clone());
+                return self.pace.report(about, report, now, due);
+            }
+            steer::Decision::Select(node) => node,
+        };
+        let missing = selected.filter(|name| !view.nodes.contains_key(*name));
+        if let Some((_, since)) = &self.other
+            && missing.is_none()
+            && !due.has_come(*since + RETURN, now)
+        {
+            return;
+        }
+        if self.pace.writes(now, due) {
+            due.steps.push(Step::Select {
+                claim: claim.identity.clone(),
+                node,
+                instead_of: selected.cloned(),
+                missing: missing.is_some(),
+            });
+        }
+    }
+}
+
+impl Seen {
+    fn look(&mut self, content: &Content, decision: label::Decision, now: Instant, due: &mut Due) {
+        let identity = content.identity.clone();
+        match decision {
+            label::Decision::Rest => {}
+            label::Decision::Refuse(report) => {
+                self.pace.report(About::Content(identity), report, now, due);
+            }
+            label::Decision::Label(node) => {
+                if self.pace.writes(now, due) {
+                    due.steps.push(Step::Label {
+                        content: identity,
+                        node,
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The cluster as its watches show it: one map for each kind of object.
+
+use std::collections::BTreeMap;
+
+use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Snapshot, Volume};
+
+/// Objects without a namespace have their name as the key.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    pub(crate) claims: BTreeMap<Key, Claim>,
+    pub(crate) volumes: BTreeMap<String, Volume>,
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) classes: BTreeMap<String, Class>,
+    pub(crate) capacities: BTreeMap<Key, Capacity>,
+    pub(crate) snapshots: BTreeMap<Key, Snapshot>,
+    pub(crate) contents: BTreeMap<String, Content>,
+}
+
+impl View {
+    /// The space that the node with this place reported for a class; `None` if it reported none.
+    pub(crate) fn free(&self, class: &str, place: &str) -> Option<u64> {
+        let matches = |found: &&Capacity| found.class == class && found.place == place;
+        let found = self.capacities.values().filter(matches);
+        found.map(|found| found.bytes).max()
+    }
+}
