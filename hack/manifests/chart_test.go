@@ -262,6 +262,11 @@ func TestMistakesAreRefused(t *testing.T) {
 			"VolumeSnapshotClass a: annotations: the chart itself writes snapshot.storage.kubernetes.io/is-default-class, where the class has `default: true`; leave it out"},
 		{"snapshot class of another's label", "snapshots: {enabled: true, classes: [{name: a, labels: {helm.sh/chart: b}}]}",
 			"VolumeSnapshotClass a: labels: the chart itself writes helm.sh/chart; leave it out"},
+		{"unknown value of the controller", "fleet: {replicas: 2}", "at '/fleet': additional properties 'replicas' not allowed"},
+		{"controller without a function", "fleet: {enabled: true, steering: false, labels: false}",
+			"fleet.enabled is true, and fleet.steering and fleet.labels are both false, so it would do nothing; enable one of them"},
+		{"old snapshots without labels", "fleet: {enabled: true, labels: false, oldSnapshots: true}",
+			"fleet.oldSnapshots is true and fleet.labels is false; it is a part of the labels, so change one of them"},
 		{"pod of another's label", "podLabels: {app.kubernetes.io/name: a}", "podLabels: the chart itself writes app.kubernetes.io/name; leave it out"},
 		{"pod of another's annotation", "podAnnotations: {kubectl.kubernetes.io/default-container: a}", "podAnnotations: the chart itself writes kubectl.kubernetes.io/default-container"},
 
@@ -291,6 +296,16 @@ func TestMistakesAreRefused(t *testing.T) {
 func TestKubernetesVersions(t *testing.T) {
 	for version, good := range map[string]bool{"1.26.15": false, "1.27.0": true, "1.31.4-eks-1": true, "1.33.1+k3s1": true} {
 		if text, err := helm(t, "--kube-version="+version); (err == nil) != good {
+			t.Errorf("Kubernetes %s: %s", version, text)
+		}
+	}
+}
+
+// Without the policies, which are newer than the chart's oldest Kubernetes, the controller is refused.
+func TestKubernetesOfTheController(t *testing.T) {
+	for version, good := range map[string]bool{"1.29.15": false, "1.30.0": true, "1.30.4-eks-1": true} {
+		text, err := helm(t, "--kube-version="+version, withFleet)
+		if (err == nil) != good || !good && !strings.Contains(string(text), "the policy that limits its account needs 1.30") {
 			t.Errorf("Kubernetes %s: %s", version, text)
 		}
 	}

@@ -8,6 +8,11 @@ app.kubernetes.io/name: rootcellar
 app.kubernetes.io/name: rootcellar-resizer
 {{- end -}}
 
+{{/* The same holds for the controller's pod. */}}
+{{- define "rootcellar.fleetLabels" -}}
+app.kubernetes.io/name: rootcellar-fleet
+{{- end -}}
+
 {{/* Without managed-by: Helm sets it on its own objects, and for kubectl it would be wrong. */}}
 {{- define "rootcellar.labels" -}}
 {{ include "rootcellar.selectorLabels" . }}
@@ -265,4 +270,30 @@ capabilities:
             - path: namespace
               fieldRef:
                 fieldPath: metadata.namespace
+{{- end -}}
+
+{{/* The validations of a policy for parts of an object that stay the same. Takes a list of maps of the metadata. */}}
+{{- define "rootcellar.fleetUnchanged" -}}
+{{- $empty := dict "finalizers" "[]" "ownerReferences" "[]" -}}
+- expression: object.spec == oldObject.spec
+  message: the spec may not change
+  reason: Forbidden
+{{- range concat . (list "finalizers" "ownerReferences") }}
+- expression: object.metadata.?{{ . }}.orValue({{ get $empty . | default "{}" }}) == oldObject.metadata.?{{ . }}.orValue({{ get $empty . | default "{}" }})
+  message: the {{ . }} may not change
+  reason: Forbidden
+{{- end }}
+{{- end -}}
+
+{{/* The binding of a policy with the same name. Takes context and name. */}}
+{{- define "rootcellar.fleetBinding" }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "rootcellar.labels" .context | nindent 4 }}
+spec:
+  policyName: {{ .name }}
+  validationActions: [Deny]
 {{- end -}}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const withFleet = "--set=fleet.enabled=true"
+
+// named returns the object of a type with the name of the controller.
+func named[T interface {
+	runtime.Object
+	GetName() string
+}](t *testing.T, found []runtime.Object) T {
+	t.Helper()
+	objects := all[T](found)
+	at := slices.IndexFunc(objects, func(object T) bool { return object.GetName() == "rootcellar-fleet" })
+	if at < 0 {
+		t.Fatalf("no %T of the controller", *new(T))
+	}
+	return objects[at]
+}
+
+// The controller's pod has the token, no privilege and no path of the host.
+func TestFleet(t *testing.T) {
+	everywhere(t, func(t *testing.T, preset string, found []runtime.Object) {
+		deployment := named[*appsv1.Deployment](t, found)
+		same(t, *deployment.Spec.Replicas, 1)
+		same(t, deployment.Spec.Strategy.Type, appsv1.RecreateDeploymentStrategyType)
+		same(t, deployment.Spec.Template.Labels, map[string]string{"app.kubernetes.io/name": "rootcellar-fleet"})
+		same(t, deployment.Spec.Selector.MatchLabels, deployment.Spec.Template.Labels)
+		pod := deployment.Spec.Template.Spec
+		same(t, pod.ServiceAccountName, "rootcellar-fleet")
+		same(t, []bool{pod.HostNetwork, pod.HostPID, pod.HostIPC, *pod.AutomountServiceAccountToken}, make([]bool, 4))
+		same(t, len(pod.Volumes), 1)
+		same(t, pod.Volumes[0].Projected != nil, true)
+		// OpenShift assigns the user.
+		same(t, *pod.SecurityContext.RunAsNonRoot, true)
+		same(t, pod.SecurityContext.RunAsUser == nil, preset == "openshift")
+
+		same(t, len(pod.Containers), 1)
+		container := pod.Containers[0]
+		same(t, container.Image, "registry.example/rootcellar-fleet:0.1.0")
+		same(t, container.Args, []string{"--steer", "--label", "--http=0.0.0.0:9809", "--log-format=text"})
+		same(t, *container.SecurityContext, corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(bool),
+			ReadOnlyRootFilesystem:   pod.SecurityContext.RunAsNonRoot,
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		})
+		same(t, len(container.VolumeMounts), 1)
+		same(t, container.VolumeMounts[0].MountPath, "/var/run/secrets/kubernetes.io/serviceaccount")
+		same(t, container.LivenessProbe.HTTPGet.Path, "/healthz")
+		same(t, container.ReadinessProbe.HTTPGet.Path, "/readyz")
+
+		// Its account, pod, four objects of RBAC, and two policies with their bindings. Without it nothing of them exists.
+		same(t, len(found), len(objects(t, "--set=namespace.create=true", presetValues(preset)))+10)
+	}, withFleet)
+}
+
+// Each function has its own flag, rules and policy.
+func TestFleetRules(t *testing.T) {
+	rule := func(group string, resource string, verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+	}
+	const snapshots = "snapshot.storage.k8s.io"
+	always := []rbacv1.PolicyRule{
+		rule("", "nodes", "get", "list", "watch"),
+		rule("", "persistentvolumes", "list", "watch"),
+		rule("events.k8s.io", "events", "create", "patch"),
+	}
+	steering := []rbacv1.PolicyRule{
+		rule("", "persistentvolumeclaims", "get", "list", "watch", "patch"),
+		rule("storage.k8s.io", "storageclasses", "list", "watch"),
+		rule(snapshots, "volumesnapshots", "list", "watch"),
+	}
+	reading, labels := rule(snapshots, "volumesnapshotcontents", "list", "watch"), rule(snapshots, "volumesnapshotcontents", "get", "list", "watch", "patch")
+	for set, want := range map[string]struct {
+		flags    []string
+		rules    []rbacv1.PolicyRule
+		policies []string
+	}{
+		"fleet.oldSnapshots=true": {[]string{"--steer", "--label", "--label-old"}, slices.Concat(always, steering, []rbacv1.PolicyRule{labels}),
+			[]string{"rootcellar-fleet-claims", "rootcellar-fleet-contents"}},
+		"fleet.labels=false":   {[]string{"--steer"}, slices.Concat(always, steering, []rbacv1.PolicyRule{reading}), []string{"rootcellar-fleet-claims"}},
+		"fleet.steering=false": {[]string{"--label"}, slices.Concat(always, []rbacv1.PolicyRule{labels}), []string{"rootcellar-fleet-contents"}},
+	} {
+		t.Run(set, func(t *testing.T) {
+			found := objects(t, withFleet, "--set="+set)
+			arguments := named[*appsv1.Deployment](t, found).Spec.Template.Spec.Containers[0].Args
+			same(t, arguments[:len(arguments)-2], want.flags)
+			same(t, named[*rbacv1.ClusterRole](t, found).Rules, want.rules)
+			account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "rootcellar-fleet", Namespace: "rootcellar-system"}}
+			same(t, named[*rbacv1.ClusterRoleBinding](t, found).Subjects, account)
+			// The capacities are for steering.
+			same(t, len(all[*rbacv1.Role](found)), 1+strings.Count(strings.Join(want.flags, " "), "--steer"))
+			if want.flags[0] == "--steer" {
+				same(t, named[*rbacv1.Role](t, found).Rules, []rbacv1.PolicyRule{rule("storage.k8s.io", "csistoragecapacities", "list", "watch")})
+				same(t, named[*rbacv1.RoleBinding](t, found).Subjects, account)
+			}
+
+			var policies, bound []string
+			for _, policy := range all[*admissionv1.ValidatingAdmissionPolicy](found) {
+				policies = append(policies, policy.Name)
+				same(t, *policy.Spec.FailurePolicy, admissionv1.Fail)
+				same(t, len(policy.Spec.MatchConditions), 1)
+				same(t, policy.Spec.MatchConditions[0].Expression,
+					"request.userInfo.username == 'system:serviceaccount:rootcellar-system:rootcellar-fleet'")
+			}
+			for _, binding := range all[*admissionv1.ValidatingAdmissionPolicyBinding](found) {
+				bound = append(bound, binding.Spec.PolicyName)
+				same(t, binding.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny})
+			}
+			same(t, policies, want.policies)
+			same(t, bound, want.policies)
+		})
+	}
+}
+
+// The settings of the controller reach it, and so do those that it shares with the driver.
+func TestFleetValues(t *testing.T) {
+	found := objects(t, values(t, `
+fleet:
+  enabled: true
+  image: {repository: my/f, tag: v9, pullPolicy: Always}
+  resources: {limits: {memory: 2Gi}}
+  priorityClassName: its
+  nodeSelector: {role: control}
+  tolerations: [{key: g, operator: Exists}]
+  affinity: {podAffinity: {}}
+imagePullSecrets: [{name: s}]
+serviceAccount: {annotations: {e: f}}
+log: {format: json, level: debug}
+httpAddress: "[::]"
+`))
+	pod := named[*appsv1.Deployment](t, found).Spec.Template.Spec
+	same(t, pod.PriorityClassName, "its")
+	same(t, pod.NodeSelector, map[string]string{"role": "control", "kubernetes.io/os": "linux"})
+	same(t, pod.Tolerations, []corev1.Toleration{{Key: "g", Operator: "Exists"}})
+	same(t, pod.Affinity.PodAffinity != nil, true)
+	same(t, pod.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "s"}})
+	container := pod.Containers[0]
+	same(t, container.Image, "my/f:v9")
+	same(t, container.ImagePullPolicy, corev1.PullAlways)
+	same(t, container.Args[2:], []string{"--http=[::]:9809", "--log-format=json"})
+	same(t, variable(container, "RUST_LOG"), "debug")
+	same(t, container.Env[0].ValueFrom.FieldRef.FieldPath, "metadata.namespace")
+	same(t, container.Resources.Limits.Memory().String(), "2Gi")
+	for _, account := range all[*corev1.ServiceAccount](found) {
+		same(t, account.Annotations, map[string]string{"e": "f"})
+	}
+}
