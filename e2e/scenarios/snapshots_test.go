@@ -27,8 +27,8 @@ var snapshots = []entry{
 
 // snapshotting lists the scenarios that use the names of the examples, or stop the snapshot-controller.
 var snapshotting = []entry{
-	{"a snapshot, a restore and a clone, as docs/install.md has them", snapshotsByTheManual},
-	{"a snapshot that no node was named for waits, and is found and taken as docs/install.md has it", snapshotOfNobody},
+	{"a snapshot as docs/install.md has it, then a restore and a clone as docs/controller.md has them without the controller", snapshotsByTheManual},
+	{"a snapshot that no node was named for waits, is found as docs/install.md has it, and taken as docs/controller.md has it", snapshotOfNobody},
 }
 
 // managedBy is the label that names the node which takes a snapshot.
@@ -370,18 +370,24 @@ func forbiddenSnapshots(s *scenario) {
 	s.nothingLeft()
 }
 
-const installManual = "docs/install.md"
+const (
+	installManual    = "docs/install.md"
+	controllerManual = "docs/controller.md"
+)
 
-// manually runs the blocks of commands of a section of docs/install.md in the scenario's namespace and returns their
-// output. The words replace the manual's placeholders.
-func (s *scenario) manually(heading string, words ...string) string {
+// bySection lists the section of each page that manually follows.
+var bySection = map[string]string{installManual: "Snapshots", controllerManual: "Without the controller"}
+
+// manually runs the blocks of commands below a heading of a page in the scenario's namespace and returns their output.
+// The words replace the manual's placeholders.
+func (s *scenario) manually(manual, heading string, words ...string) string {
 	s.Helper()
 	config := filepath.Join(s.TempDir(), "kubeconfig")
 	commands := fmt.Sprintf("kubectl config view --raw > %[1]s\nexport KUBECONFIG=%[1]s\nkubectl config set-context --current --namespace %[2]s\n",
 		config, s.namespace)
-	_, section, found := strings.Cut("\n"+s.section(installManual, "Snapshots"), "\n### "+heading+"\n")
+	_, section, found := strings.Cut("\n"+s.section(manual, bySection[manual]), "\n### "+heading+"\n")
 	if !found {
-		s.Fatalf("%s has nothing about %q", installManual, heading)
+		s.Fatalf("%s has nothing about %q", manual, heading)
 	}
 	section, _, _ = strings.Cut(section, "\n### ")
 	for _, block := range shellBlock.FindAllStringSubmatch(section, -1) {
@@ -390,7 +396,7 @@ func (s *scenario) manually(heading string, words ...string) string {
 	return s.administrator(root, strings.NewReplacer(words...).Replace(commands))
 }
 
-// snapshotsByTheManual has its source on the node whose disk shares blocks.
+// snapshotsByTheManual has its source on the node whose disk shares blocks, and no controller.
 //
 // Proves: K1.
 func snapshotsByTheManual(s *scenario) {
@@ -398,12 +404,11 @@ func snapshotsByTheManual(s *scenario) {
 	s.pod("cellar", with("cellar", "/data"), at(node2))
 	s.running("cellar")
 	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
-	s.manually("Take one")
+	s.manually(installManual, "Take one")
 	s.says("cellar", "echo again >> /data/visits && sync && wc -l < /data/visits", "2")
-	s.manually("Restore it")
+	s.manually(controllerManual, "Name the node of a copy")
 	s.running("restored")
 	s.says("restored", "cat /data/visits", "visited")
-	s.manually("Clone a volume")
 	s.running("cloned")
 	s.says("cloned", "cat /data/visits", "visited\nagain")
 	s.deleteSnapshotAndClaims("cellar", "cellar", "restored", "cloned")
@@ -441,11 +446,11 @@ func snapshotOfNobody(s *scenario) {
 		}
 		return ""
 	})
-	seen := regexp.MustCompile(`(?m)^` + content + ` +taken +(\S+)`).FindStringSubmatch(s.manually("See whether the controller has the flag"))
+	seen := regexp.MustCompile(`(?m)^` + content + ` +taken +(\S+)`).FindStringSubmatch(s.manually(installManual, "See whether the snapshot-controller has the flag"))
 	if len(seen) != 2 || seen[1] != "<none>" {
 		s.Fatalf("the manual shows a node: %q", seen)
 	}
-	s.manually("Name the node by hand", "CONTENT", content, "NODE", home.name)
+	s.manually(controllerManual, "Name the node of a snapshot", "CONTENT", content, "NODE", home.name)
 	s.taken("taken")
 	handle := s.field("volumesnapshotcontent", content, ".status.snapshotHandle")
 	s.deleteSnapshot("taken")
