@@ -76,11 +76,11 @@ func TestFleetRules(t *testing.T) {
 		rule("events.k8s.io", "events", "create", "patch"),
 	}
 	steering := []rbacv1.PolicyRule{
-		rule("", "persistentvolumeclaims", "get", "list", "watch", "patch"),
+		rule("", "persistentvolumeclaims", "list", "watch", "patch"),
 		rule("storage.k8s.io", "storageclasses", "list", "watch"),
 		rule(snapshots, "volumesnapshots", "list", "watch"),
 	}
-	reading, labels := rule(snapshots, "volumesnapshotcontents", "list", "watch"), rule(snapshots, "volumesnapshotcontents", "get", "list", "watch", "patch")
+	reading, labels := rule(snapshots, "volumesnapshotcontents", "list", "watch"), rule(snapshots, "volumesnapshotcontents", "list", "watch", "patch")
 	for set, want := range map[string]struct {
 		flags    []string
 		rules    []rbacv1.PolicyRule
