@@ -15,7 +15,8 @@ out=$RUN/log/conformance status=0
 # Each process of the suites leaves a directory there.
 export TMPDIR="$RUN/tmp"
 mkdir -p "$TMPDIR"
-"$here/../install.sh" >"$out.install" || { cat "$out.install" && exit 1; }
+# The controller labels the VolumeSnapshotContents that the suites write themselves, and steers their restores.
+"$here/../install.sh" --set fleet.enabled=true >"$out.install" || { cat "$out.install" && exit 1; }
 
 specs='.[0].SpecReports[] | select(.LeafNodeType == "It")
     | select(.ContainerHierarchyTexts[0] | startswith("External Storage")) | .name = (.ContainerHierarchyTexts[1:] + [.LeafNodeText] | join(" "))'
@@ -87,9 +88,8 @@ echo "conformance: about fifteen minutes; its logs are $out-*.log"
 # The clean-up of another changes the retain policy and at once deletes the snapshot. If the snapshot-controller has not
 # seen the change, nobody deletes the content, and the suite waits for it in vain.
 never='\[Disruptive\]|any volume data source|should fail in binding dynamic provisioned PV to PVC|retain policy\)\] snapshottable-stress'
-# These restore on the node of any pod. The runs below place all pods on one node.
-unsteered='\] snapshottable|snapshot data source|restoring snapshot'
-suites driver "$specs" 'External.Storage' --skip="$never|$unsteered" "$@"
+copies='\] snapshottable|snapshot data source|restoring snapshot'
+suites driver "$specs" 'External.Storage' --skip="$never" "$@"
 echo "claims, snapshots and clones on a pool set:"
 suites set "$specs$asked" \
     'External.Storage.*Dynamic (PV \(default fs\)\] (provisioning|volumes)|Snapshot \((delete|retain) policy\)\] snapshottable) ' \
@@ -99,17 +99,10 @@ echo "claims, growth, snapshots and clones of images and block volumes:"
 suites image "$specs$asked" \
     'External.Storage.*Dynamic (PV \((default fs|block volmode)\)(\(allowExpansion\))?\] (provisioning|volumes|volumeMode|volume-expand)|Snapshot \(delete policy\)\] snapshottable) ' \
     --procs=3 --skip="$never" "$@"
-# The suites write VolumeSnapshotContents themselves. This stands in for a person who assigns those to a node.
-while sleep 1; do
-    kubectl label volumesnapshotcontents --selector '!snapshot.storage.kubernetes.io/managed-by' \
-        snapshot.storage.kubernetes.io/managed-by=node2
-done >"$out.labels" 2>&1 &
-person=$!
 for filesystem in xfs btrfs; do
     echo "snapshots and clones on $filesystem:"
-    suites $filesystem "$specs$asked" "External.Storage.*($unsteered|pvc data source|its clone|restored snapshot)" --skip="$never" "$@"
+    suites $filesystem "$specs$asked" "External.Storage.*($copies|pvc data source|its clone|restored snapshot)" --skip="$never" "$@"
 done
-kill "$person"
 awk '{ passed += $1; failed += $2; skipped += $3 }
     END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$out.counts"
 exit "$status"

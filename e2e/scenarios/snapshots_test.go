@@ -28,6 +28,7 @@ var snapshots = []entry{
 // snapshotting lists the scenarios that use the names of the examples, or stop the snapshot-controller.
 var snapshotting = []entry{
 	{"a snapshot as docs/install.md has it, then a restore and a clone as docs/controller.md has them without the controller", snapshotsByTheManual},
+	{"a snapshot, a restore and a clone as docs/install.md has them with the controller, which replaces the flag of the snapshot-controller", snapshotsByTheController},
 	{"a snapshot that no node was named for waits, is found as docs/install.md has it, and taken as docs/controller.md has it", snapshotOfNobody},
 }
 
@@ -425,17 +426,48 @@ func (s *scenario) controller(patch string) {
 	kube("scale", "deployment/snapshot-controller", "--replicas", "1")
 }
 
-// snapshotOfNobody first has a cluster whose snapshot-controller lacks the flag, and then a content written by hand.
-//
-// Proves: K1.
-func snapshotOfNobody(s *scenario) {
-	const flag, arguments = "--enable-distributed-snapshotting", "/spec/template/spec/containers/0/args"
+const flag, arguments = "--enable-distributed-snapshotting", "/spec/template/spec/containers/0/args"
+
+// withoutFlag removes the flag of the snapshot-controller until the scenario ends.
+func (s *scenario) withoutFlag() {
+	s.Helper()
 	s.controller(fmt.Sprintf(`[{"op": "test", "path": "%[1]s/2", "value": %[2]q}, {"op": "remove", "path": "%[1]s/2"}]`, arguments, flag))
 	s.Cleanup(func() {
 		if _, err := command(context.Background(), filepath.Join(root, "e2e/install.sh")); err != nil {
 			s.Error(err)
 		}
 	})
+}
+
+// snapshotsByTheController has its source on the node whose disk shares blocks, and names no node.
+//
+// Proves: K1, F2, F6.
+func snapshotsByTheController(s *scenario) {
+	s.withoutFlag()
+	s.install("--set", "fleet.enabled=true")
+	s.claim("cellar", "rootcellar", "1Gi")
+	s.pod("cellar", with("cellar", "/data"), at(node2))
+	s.running("cellar")
+	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
+	s.manually(installManual, "Take one")
+	s.manually(installManual, "Restore it")
+	s.manually(installManual, "Clone a volume")
+	for _, pod := range []string{"restored", "cloned"} {
+		s.says(pod, "cat /data/visits", "visited")
+		if got := s.runningOn(pod); got != node2 {
+			s.Fatalf("%s is on %s", pod, got.name)
+		}
+	}
+	s.event("PersistentVolumeClaim", "restored", "the source is on node node2")
+	s.deleteSnapshotAndClaims("cellar", "cellar", "restored", "cloned")
+	s.nothingLeft()
+}
+
+// snapshotOfNobody first has a cluster whose snapshot-controller lacks the flag, and then a content written by hand.
+//
+// Proves: K1.
+func snapshotOfNobody(s *scenario) {
+	s.withoutFlag()
 	class := s.class(map[string]string{"pool": "reflink"})
 	home := s.podWithFile("source", class)
 	s.snapshot("taken", "source")
