@@ -51,7 +51,7 @@ bench: ## compare the driver with the bare system calls, and write benches/resul
 	@benches/run.sh
 	@benches/run.sh enforcement
 
-musl: ## build the static binary of the image, and check that it is static and small
+musl: ## build the static binaries of the images, and check that they are static and small
 	@hack/setup.sh image
 	@hack/musl.sh
 

@@ -1,24 +1,22 @@
 #!/bin/sh
-# Builds the image of each architecture from the Dockerfile, as an archive for nodes without a registry (ctr -n k8s.io
-# images import FILE), and checks its contents. Of several images it also writes an OCI layout, with one index, for
-# registries. The same commit gives the same bytes. Offline if the crates and the packages of mkfs.sh are in their caches.
+# Builds the images of the driver and of the controller for each architecture, each as an archive for nodes without a
+# registry (ctr -n k8s.io images import FILE), and checks their contents. For several architectures it also writes an OCI
+# layout of each image, with one index, for registries. The same commit gives the same bytes. Offline if the crates and the
+# packages of mkfs.sh are in their caches.
 #
 # Usage: image.sh [amd64|arm64]...   default: both
 # Needs: the needs of mkfs.sh and musl.sh; buildah, jq, git, util-linux; root or unprivileged user namespaces.
 # Env:   CARGO_TARGET_DIR  absolute
 #        DEBIAN_MIRROR     as in mkfs.sh
-#        REGISTRY          the registry, or a path in one, in the image's name; default: the one in the chart's values
+#        REGISTRY          the registry, or a path in one, in the images' names; default: the one in the chart's values
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
-limit=12582912
-labels=$(cargo metadata --no-deps --offline --format-version 1 |
-    jq --rawfile others THIRD-PARTY.txt '.packages[] | select(.name == "rootcellar") | {title: .name, description, version,
-        licenses: [.license, ($others | scan("\\.deb +(.*)")[0] | split(" AND ")[])] | unique | join(" AND ")}')
-version=$(printf %s "$labels" | jq -r .version)
+packages=$(cargo metadata --no-deps --offline --format-version 1)
+version=$(printf %s "$packages" | jq -r '.packages[] | select(.name == "rootcellar").version')
 revision=$(git describe --always --abbrev=40 --dirty --exclude='*') created=$(git log -1 --format=%ct)
-name=$(sed -n '/^image:/,/^$/s/^  repository: //p' deploy/chart/values.yaml)
-name=${REGISTRY:-${name%/*}}/${name##*/}:$version
+address=$(sed -n '/^image:/,/^$/s/^  repository: //p' deploy/chart/values.yaml)
+registry=${REGISTRY:-${address%/*}}
 
 in_memory() { # COMMAND [argument...]   with the build directory at /mnt; Buildah's data is in /var/lib and ends with it
     # shellcheck disable=SC2016 # for the inner shell
@@ -50,6 +48,59 @@ formats() { # ARCHIVE LAYER   runs both programs in a root of these files alone,
         check ext4 /sbin/mke2fs -q -F -t ext4 -b 4096
         check xfs /sbin/mkfs.xfs -q -f -s size=4096'
 }
+# Builds the image of a package from the Dockerfile at its input, as $archive with the layer $layer, and checks it. The files
+# are those beside the program, as in list, and the licences are theirs.
+build() { # PACKAGE ARCH LIMIT USER LICENCES FILES [argument of Buildah...]
+    package=$1 arch=$2 limit=$3 user=$4 licences=$5 files=$6
+    shift 6
+    name=$registry/$package:$version musl=x86_64-unknown-linux-musl
+    [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
+    # It is renamed at the end, because another run may copy the archive of before.
+    archive=$target/image/new.tar
+    rm -f "$archive"
+    # Every runtime loads a docker-archive. Unlike oci-archive it contains no time, and the history must contain none
+    # either.
+    in_memory buildah bud --quiet --isolation chroot --omit-history \
+        --platform "linux/$arch" --timestamp "$created" --identity-label=false \
+        --build-arg BINARY="$musl/release/$package" --build-arg VERSION="$version" --build-arg REVISION="$revision" "$@" \
+        --file - --tag "docker-archive:/mnt/image/${archive##*/}:$name" /mnt >/dev/null
+    manifest=$(tar -xOf "$archive" manifest.json | jq '.[0]')
+    layer=$(echo "$manifest" | jq -r '.Layers | join(" ")')
+    found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
+        --arg files "$(tar -xOf "$archive" "$layer" | list)" '{names: $manifest.RepoTags, os, created, arch: .architecture,
+        entrypoint: .config.Entrypoint, user: (.config.User // ""), labels: .config.Labels, $files}')
+    files=$(printf '%s\n' "-rwxr-xr-x 0/0 $package" "$files" | sed '/^$/d' | sort)
+    expected=$(printf %s "$packages" | jq -S --arg package "$package" --arg name "$name" --arg arch "$arch" \
+        --argjson created "$created" --arg revision "$revision" --arg user "$user" --arg files "$files" \
+        --arg licences "$licences" '.packages[] | select(.name == $package) | {names: [$name], os: "linux", $arch,
+        created: ($created | todate), entrypoint: ["/" + $package], $user, $files,
+        labels: ({title: .name, description, version, $revision,
+        licenses: ([.license, ($licences | scan("\\S+"))] | unique - ["AND"] | join(" AND "))} |
+        with_entries(.key |= "org.opencontainers.image." + .))}')
+    size=$(stat -c %s "$archive")
+    if [ "$found" != "$expected" ] || [ "$size" -gt "$limit" ]; then
+        echo "$archive: $size bytes, at most $limit wanted; found $found, expected $expected" >&2
+        exit 1
+    fi
+}
+keep() { # CONTENTS   gives the archive of build its own name
+    mv "$archive" "$target/image/$package-$version-$arch.tar"
+    echo "$target/image/$package-$version-$arch.tar: $name, linux/$arch, $size bytes, $1"
+}
+driver() { # ARCH
+    build rootcellar "$1" 12582912 "" "$(sed -n 's/.*\.deb  *//p' THIRD-PARTY.txt)" \
+        "$(cd "$target/mkfs/$1" && tar -c --owner 0 --group 0 -- * | list)" --build-arg MKFS="mkfs/$1" <Dockerfile
+    runs="which this machine cannot run"
+    if [ "$1" = "$(dpkg --print-architecture)" ]; then
+        formats "$archive" "$layer"
+        runs="which run"
+    fi
+    keep "with mke2fs and mkfs.xfs, $runs"
+}
+controller() { # ARCH
+    build rootcellar-fleet "$1" 11534336 65532:65532 "" "" <Dockerfile.fleet
+    keep "with nothing but the controller"
+}
 
 [ $# -gt 0 ] || set -- amd64 arm64
 mkdir -p "$target/image"
@@ -59,49 +110,17 @@ flock -n 8 || { echo "image: waits for another run that builds it" && flock 8; }
 hack/mkfs.sh "$@"
 hack/musl.sh "$@"
 for arch in "$@"; do
-    musl=x86_64-unknown-linux-musl
-    [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
-    # It is renamed at the end, because another run may copy the archive of before.
-    archive=$target/image/new.tar
-    rm -f "$archive"
-    # Every runtime loads a docker-archive. Unlike oci-archive it contains no time, and the history must contain none
-    # either.
-    in_memory buildah bud --quiet --isolation chroot --omit-history \
-        --platform "linux/$arch" --timestamp "$created" --identity-label=false \
-        --build-arg BINARY="$musl/release/rootcellar" --build-arg MKFS="mkfs/$arch" \
-        --build-arg VERSION="$version" --build-arg REVISION="$revision" --file - \
-        --tag "docker-archive:/mnt/image/${archive##*/}:$name" /mnt <Dockerfile >/dev/null
-    manifest=$(tar -xOf "$archive" manifest.json | jq '.[0]')
-    layer=$(echo "$manifest" | jq -r '.Layers | join(" ")')
-    files=$(tar -xOf "$archive" "$layer" | list)
-    found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
-        --arg files "$files" '{names: $manifest.RepoTags, os, created, arch: .architecture,
-        entrypoint: .config.Entrypoint, user: .config.User, labels: .config.Labels, $files}')
-    files="-rwxr-xr-x 0/0 rootcellar
-$(cd "$target/mkfs/$arch" && tar -c --owner 0 --group 0 -- * | list)"
-    expected=$(jq -nS --arg name "$name" --arg arch "$arch" --argjson created "$created" --arg revision "$revision" \
-        --arg files "$(echo "$files" | sort)" --argjson labels "$labels" \
-        '{names: [$name], os: "linux", $arch, created: ($created | todate), entrypoint: ["/rootcellar"], user: null, $files,
-        labels: ($labels + {$revision} | with_entries(.key |= "org.opencontainers.image." + .))}')
-    size=$(stat -c %s "$archive")
-    if [ "$found" != "$expected" ] || [ "$size" -gt "$limit" ]; then
-        echo "$archive: $size bytes, at most $limit wanted; found $found, expected $expected" >&2
-        exit 1
-    fi
-    runs="which this machine cannot run"
-    if [ "$arch" = "$(dpkg --print-architecture)" ]; then
-        formats "$archive" "$layer"
-        runs="which run"
-    fi
-    mv "$archive" "$target/image/rootcellar-$version-$arch.tar"
-    echo "$target/image/rootcellar-$version-$arch.tar: $name, linux/$arch, $size bytes, with mke2fs and mkfs.xfs, $runs"
+    driver "$arch"
+    controller "$arch"
 done
 [ $# -gt 1 ] || exit 0
-layout=$target/image/oci
-rm -rf "$layout"
-archives=
-for arch in "$@"; do archives="$archives docker-archive:/mnt/image/rootcellar-$version-$arch.tar"; done
-in_memory eval "buildah manifest create index >/dev/null
-    for archive in$archives; do buildah manifest add index \"\$archive\" >/dev/null; done
-    buildah manifest push --quiet --all --format oci index oci:/mnt/image/oci" </dev/null
-echo "$layout: $(jq -r '.manifests[0].digest' "$layout/index.json"), linux/$(echo "$*" | sed 's/ /, linux\//g')"
+rm -rf "$target/image/oci"
+mkdir "$target/image/oci"
+for package in rootcellar rootcellar-fleet; do
+    layout=$target/image/oci/$package archives=
+    for arch in "$@"; do archives="$archives docker-archive:/mnt/image/$package-$version-$arch.tar"; done
+    in_memory eval "buildah manifest create index >/dev/null
+        for archive in$archives; do buildah manifest add index \"\$archive\" >/dev/null; done
+        buildah manifest push --quiet --all --format oci index oci:/mnt/image/oci/$package" </dev/null
+    echo "$layout: $(jq -r '.manifests[0].digest' "$layout/index.json"), linux/$(echo "$*" | sed 's/ /, linux\//g')"
+done

@@ -40,7 +40,7 @@ for pair in amd64:x86_64 arm64:aarch64; do
     done
     cp "$target/image/rootcellar-$version-$arch.tar" "$dist/"
 done
-archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci" .
+archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci/rootcellar" .
 
 echo "release: bill of materials"
 # It is written beside the sources and names their directory.
@@ -76,7 +76,7 @@ sidecar() { # NAME:TAG PATH FILE [FIELD]
 cp -R deploy/chart "$parts/rootcellar"
 cp -R deploy/examples "$parts/manifests/"
 values=$parts/rootcellar/values.yaml controller=$parts/manifests/install/snapshot-controller
-image "$REGISTRY/rootcellar:$version" "$(jq -r '.manifests[0].digest' "$target/image/oci/index.json")" .image "$values"
+image "$REGISTRY/rootcellar:$version" "$(jq -r '.manifests[0].digest' "$target/image/oci/rootcellar/index.json")" .image "$values"
 for part in provisioner registrar resizer snapshots; do
     sidecar "$(yq ".$part.image | (.repository | sub(\".*/\", \"\")) + \":\" + .tag" "$values")" ".$part.image" "$values"
 done

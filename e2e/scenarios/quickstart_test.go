@@ -113,7 +113,7 @@ func (s *scenario) publish() {
 	s.Helper()
 	packages := filepath.Join(os.Getenv("RUN"), "chart")
 	for _, arguments := range [][]string{
-		{"crane", "push", filepath.Join(target, "image/oci"), driverImage},
+		{"crane", "push", filepath.Join(target, "image/oci/rootcellar"), driverImage},
 		{"helm", "package", filepath.Join(root, "deploy/chart"), "--destination", packages},
 		{"helm", "push", filepath.Join(packages, "rootcellar-0.1.0.tgz"), "oci://registry.example/charts"},
 	} {
