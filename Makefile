@@ -63,7 +63,7 @@ release: ## build dist/: binaries, images, chart, manifests, bill of materials, 
 	@hack/setup.sh release
 	@hack/release.sh
 
-publish: ## push the image and the chart of dist/ to REGISTRY, and sign them there
+publish: ## push the images and the chart of dist/ to REGISTRY, and sign them there
 	@hack/setup.sh release
 	@hack/publish.sh
 

@@ -37,14 +37,17 @@ for arch in "$@"; do
     name=rootcellar-$version-offline-$arch
     cp -R "$parts/all" "$parts/$name"
     mkdir "$parts/$name/images"
-    cp "dist/rootcellar-$version-$arch.tar" "$parts/$name/images/rootcellar.tar"
-    tail -n +2 dist/images.txt >"$parts/sidecars"
     while read -r image digest; do
+        file=${image##*/} file=${file%:*}
+        built=dist/$file-$version-$arch.tar
+        if [ -e "$built" ]; then
+            cp "$built" "$parts/$name/images/$file.tar"
+            continue
+        fi
         [ "$(crane digest "$image")" = "$digest" ] || fail "$image is not $digest in its registry"
         echo "bundle: pulling $image, linux/$arch"
-        file=${image##*/}
-        crane pull --platform "linux/$arch" "$image" "$parts/$name/images/${file%:*}.tar"
-    done <"$parts/sidecars"
+        crane pull --platform "linux/$arch" "$image" "$parts/$name/images/$file.tar"
+    done <dist/images.txt
     archive "dist/$name.tar" "$parts" "$name"
 done
 hack/sign.sh

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Pushes the image and the chart of dist/ to the registry they were built for, signs both there, and verifies the
+# Pushes the images and the chart of dist/ to the registry they were built for, signs them there, and verifies the
 # signatures. A version is published once: another image or chart under its name is an error.
 #
 # Usage: publish.sh
@@ -17,9 +17,8 @@ parts=$target/publish
 export PATH="$target/tools:$PATH"
 . hack/key.sh
 hack/sign.sh check
-read -r image digest <dist/images.txt
-version=${image##*:} name=${image%:*}
-registry=${name%/*}
+read -r image _ <dist/images.txt
+version=${image##*:} registry=${image%/*}
 [ "$registry" = "${REGISTRY:-$registry}" ] || fail "dist/ is for $registry; for $REGISTRY run: make release REGISTRY=$REGISTRY"
 chart=$registry/charts/rootcellar
 
@@ -28,17 +27,26 @@ there() { # IMAGE   prints its digest in the registry; nothing if the registry s
         fail "cannot ask for $1: $(cat "$parts/crane.log")"
 }
 rm -rf "$parts"
-mkdir -p "$parts/oci"
-tar -xf "dist/rootcellar-$version-oci.tar" -C "$parts/oci"
-before=$(there "$image")
-case $before in
-"$digest") echo "publish: $image is in the registry" ;;
-"")
-    echo "publish: pushing $image"
-    crane push "$parts/oci" "$image" >"$parts/crane.log" 2>&1 || fail "$(cat "$parts/crane.log")"
-    ;;
-*) fail "$image is in the registry with the digest $before, not $digest; a version is published once" ;;
-esac
+mkdir -p "$parts"
+images='' objects=''
+while read -r image digest; do
+    file=${image##*/} file=${file%:*}
+    # The others are those of the sidecars.
+    layout=dist/$file-$version-oci.tar
+    [ -e "$layout" ] || continue
+    images="$images$image, " objects="$objects ${image%:*}@$digest"
+    before=$(there "$image")
+    case $before in
+    "$digest") echo "publish: $image is in the registry" ;;
+    "")
+        echo "publish: pushing $image"
+        mkdir "$parts/$file"
+        tar -xf "$layout" -C "$parts/$file"
+        crane push "$parts/$file" "$image" >"$parts/crane.log" 2>&1 || fail "$(cat "$parts/crane.log")"
+        ;;
+    *) fail "$image is in the registry with the digest $before, not $digest; a version is published once" ;;
+    esac
+done <dist/images.txt
 
 # Helm writes the time into the manifest of a chart, so the archive inside is compared.
 before=$(there "$chart:$version")
@@ -52,7 +60,7 @@ else
     helm push "dist/rootcellar-$version.tgz" "oci://${chart%/*}" >"$parts/helm.log" 2>&1 || fail "$(cat "$parts/helm.log")"
 fi
 
-for object in "$name@$digest" "$chart@$(crane digest "$chart:$version")"; do
+for object in $objects "$chart@$(crane digest "$chart:$version")"; do
     if ! cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >"$parts/cosign.log" 2>&1; then
         echo "publish: signing $object"
         cosign sign --yes --key "$key" --use-signing-config=false --tlog-upload=false "$object" >"$parts/cosign.log" 2>&1 ||
@@ -60,4 +68,4 @@ for object in "$name@$digest" "$chart@$(crane digest "$chart:$version")"; do
         cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >/dev/null
     fi
 done
-echo "publish: $image and oci://$chart:$version are published and signed"
+echo "publish: ${images}oci://$chart:$version are published and signed"

@@ -38,9 +38,9 @@ for pair in amd64:x86_64 arm64:aarch64; do
     for name in rootcellar rootcellar-migrate; do
         cp "$target/${pair#*:}-unknown-linux-musl/release/$name" "$dist/$name-$version-linux-$arch"
     done
-    cp "$target/image/rootcellar-$version-$arch.tar" "$dist/"
+    for name in rootcellar rootcellar-fleet; do cp "$target/image/$name-$version-$arch.tar" "$dist/"; done
 done
-archive "$dist/rootcellar-$version-oci.tar" "$target/image/oci/rootcellar" .
+for name in rootcellar rootcellar-fleet; do archive "$dist/$name-$version-oci.tar" "$target/image/oci/$name" .; done
 
 echo "release: bill of materials"
 # It is written beside the sources and names their directory.
@@ -48,13 +48,13 @@ bom=rootcellar-$version.cdx
 git archive --output="$parts/sources.tar" HEAD
 tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
 (cd "$parts/sources/rootcellar" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom")
-# One for each package. That of the driver gets the other program, and what only that is built of.
-(cd "$parts/sources/rootcellar" && cat "$bom.json" "crates/migrate/$bom.json") |
+# One for each package. That of the driver gets the other programs, and what only those are built of.
+(cd "$parts/sources/rootcellar" && cat "$bom.json" "crates/migrate/$bom.json" "crates/fleet/$bom.json") |
     sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' |
-    jq --slurp --rawfile others THIRD-PARTY.txt '.[1] as $migrate | .[0] |
-        .metadata.component.components += $migrate.metadata.component.components |
-        .components = (.components + $migrate.components | unique_by(."bom-ref")) |
-        .dependencies = (.dependencies + $migrate.dependencies | unique_by(.ref)) |
+    jq --slurp --rawfile others THIRD-PARTY.txt '. as $all | .[0] |
+        .metadata.component.components = [$all[].metadata.component.components[]] |
+        .components = ([$all[].components[]] | unique_by(."bom-ref")) |
+        .dependencies = ([$all[].dependencies[]] | unique_by(.ref)) |
         .components += [$others | split("\n")[] | select(contains(".deb ")) |
         capture("^(?<sum>[0-9a-f]{64}) .*/(?<name>[^_]+)_(?<version>[^_]+)_(?<arch>[^_]+)\\.deb +(?<license>.+)$") |
         "pkg:deb/debian/\(.name)@\(.version | @uri)?arch=\(.arch)&distro=debian-12" as $purl |
@@ -76,7 +76,11 @@ sidecar() { # NAME:TAG PATH FILE [FIELD]
 cp -R deploy/chart "$parts/rootcellar"
 cp -R deploy/examples "$parts/manifests/"
 values=$parts/rootcellar/values.yaml controller=$parts/manifests/install/snapshot-controller
-image "$REGISTRY/rootcellar:$version" "$(jq -r '.manifests[0].digest' "$target/image/oci/rootcellar/index.json")" .image "$values"
+own() { # NAME PATH
+    image "$REGISTRY/$1:$version" "$(jq -r '.manifests[0].digest' "$target/image/oci/$1/index.json")" "$2" "$values"
+}
+own rootcellar .image
+own rootcellar-fleet .fleet.image
 for part in provisioner registrar resizer snapshots; do
     sidecar "$(yq ".$part.image | (.repository | sub(\".*/\", \"\")) + \":\" + .tag" "$values")" ".$part.image" "$values"
 done

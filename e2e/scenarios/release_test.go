@@ -13,6 +13,9 @@ import (
 // dist is the release that release.sh built and published.
 var dist = os.Getenv("DIST")
 
+// fleetImage is the controller's image under the name in the chart.
+const fleetImage = "registry.example/rootcellar-fleet:0.1.0"
+
 // TestRelease installs a release with nothing but its files, on nodes that have no image of it.
 func TestRelease(t *testing.T) {
 	t.Cleanup(count)
@@ -32,8 +35,8 @@ func (s *scenario) obey(section, dir string) {
 	s.Helper()
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section(filepath.Join(dist, "README.md"), section), -1) {
 		commands := strings.ReplaceAll(block[2], "amd64", runtime.GOARCH)
-		// A version of its own would do more: the pods start anew.
-		commands = strings.ReplaceAll(commands, "--reset-then-reuse-values", "--reset-then-reuse-values --set log.level=debug")
+		// A version of its own would do more: the pods start anew, and the controller's starts.
+		commands = strings.ReplaceAll(commands, "--reset-then-reuse-values", "--reset-then-reuse-values --set log.level=debug,fleet.enabled=true")
 		if block[1] == "" {
 			s.administrator(dir, commands)
 			continue
@@ -64,6 +67,11 @@ kubectl --namespace kube-system get deployment snapshot-controller --output yaml
 	if len(revisions) != 3 || revisions[2].Description != "Rollback to 1" {
 		s.Errorf("the history of Helm is %v", revisions)
 	}
+	// Helm waited for its pod.
+	repository, _, _ := strings.Cut(fleetImage, ":")
+	if upgrade := s.administrator(dist, "helm get manifest rootcellar --namespace "+system+" --revision 2"); !strings.Contains(upgrade, repository+"@sha256:") {
+		s.Errorf("the upgrade has no controller with a digest:\n%s", upgrade)
+	}
 	if s.driverPod(node1).UID == before {
 		s.Error("the driver's pod is the one before the upgrade")
 	}
@@ -72,21 +80,26 @@ kubectl --namespace kube-system get deployment snapshot-controller --output yaml
 	s.uninstalled()
 }
 
-// programs checks that the checksums and the bill of materials have both programs, and runs those of this architecture.
+// programs checks that the checksums and the bill of materials have the programs, and runs those of this architecture.
 func (s *scenario) programs() {
 	s.Helper()
 	sums, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
 	s.must(err)
 	targets := s.administrator(dist, "jq --raw-output '.metadata.component.components[].name' rootcellar-0.1.0.cdx.json")
-	for _, program := range []string{"rootcellar", "rootcellar-migrate"} {
-		for _, arch := range []string{"amd64", "arm64"} {
-			if file := program + "-0.1.0-linux-" + arch; !strings.Contains(string(sums), "  "+file+"\n") {
-				s.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
-			}
-		}
+	for _, program := range []string{"rootcellar", "rootcellar-migrate", "rootcellar-fleet"} {
 		if !slices.Contains(strings.Fields(targets), program) {
 			s.Errorf("the bill of materials lacks %s; it has\n%s", program, targets)
 		}
+	}
+	// Only pods run the controller, so the release has no file of it but its image.
+	for _, file := range []string{"rootcellar-0.1.0-linux-*", "rootcellar-migrate-0.1.0-linux-*", "rootcellar-0.1.0-*.tar", "rootcellar-fleet-0.1.0-*.tar"} {
+		for _, arch := range []string{"amd64", "arm64"} {
+			if file := strings.Replace(file, "*", arch, 1); !strings.Contains(string(sums), "  "+file+"\n") {
+				s.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
+			}
+		}
+	}
+	for _, program := range []string{"rootcellar", "rootcellar-migrate"} {
 		if out := s.administrator(dist, "./"+program+"-0.1.0-linux-"+runtime.GOARCH+" --version"); out != program+" 0.1.0\n" {
 			s.Errorf("%s --version says %q", program, out)
 		}
@@ -108,7 +121,9 @@ func (s *scenario) visits() {
 // changedImage puts other objects under the published names, as an intruder in the registry could.
 func changedImage(s *scenario) {
 	chart := "registry.example/charts/rootcellar:0.1.0"
-	s.intruded(driverImage, "crane mutate --platform linux/"+runtime.GOARCH+" --label changed=yes --tag "+driverImage+" "+driverImage)
+	for _, image := range []string{driverImage, fleetImage} {
+		s.intruded(image, "crane mutate --platform linux/"+runtime.GOARCH+" --label changed=yes --tag "+image+" "+image)
+	}
 	s.intruded(chart, "crane copy "+driverImage+" "+chart)
 
 	other := filepath.Join(s.TempDir(), "SHA256SUMS")
@@ -169,6 +184,11 @@ func offline(s *scenario) {
 	}
 	dir := filepath.Join(s.downloads(), "rootcellar-0.1.0-offline-"+runtime.GOARCH)
 	s.obey("Without a registry", dir)
+	for _, n := range nodes() {
+		_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "CONTAINERD_NAMESPACE=k8s.io", "sh", "-euc",
+			"ctr images ls -q | grep -qx "+fleetImage)
+		s.must(err)
+	}
 	for _, set := range []string{system + " daemonset/rootcellar", system + " deployment/rootcellar-resizer", "kube-system deployment/snapshot-controller"} {
 		s.administrator(dir, "kubectl rollout status --timeout=3m --namespace "+set)
 	}
