@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests the manifests and the image on a real Kubernetes with two nodes, which exists for this run only.
+# Tests the manifests and the images on a real Kubernetes with two nodes, which exists for this run only.
 #
 # Usage: run.sh parts                                    builds the images and programs of scenarios and conformance
 #        run.sh scenarios [argument of the test binary...]   the scenarios of scenarios/, printed as a table
@@ -76,9 +76,11 @@ if [ "$what" = parts ]; then
 fi
 step parts contained e2e/parts.sh "$what"
 step manifests contained hack/manifests.sh check
-cp "$target/image/rootcellar-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
-mv "$PARTS/new.tar" "$PARTS/images/rootcellar.tar"
-IMAGES="pause busybox agnhost rootcellar provisioner snapshotter snapshot-controller resizer registrar"
+for name in rootcellar rootcellar-fleet; do
+    cp "$target/image/$name-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
+    mv "$PARTS/new.tar" "$PARTS/images/${name#rootcellar-}.tar"
+done
+IMAGES="pause busybox agnhost rootcellar fleet provisioner snapshotter snapshot-controller resizer registrar"
 case $what in
 upgrade)
     step previous contained e2e/previous.sh
