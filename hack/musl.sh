@@ -28,7 +28,11 @@ for arch in "$@"; do
         exit 2
         ;;
     esac
-    "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl"
+    # Built together, the driver would get the features of crates that only the controller asks for.
+    for packages in "--package=rootcellar --package=rootcellar-migrate" --package=rootcellar-fleet; do
+        # shellcheck disable=SC2086 # words
+        "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl" $packages
+    done
     # With the most MiB. The controller has a client of Kubernetes with TLS.
     for program in rootcellar:8 rootcellar-migrate:8 rootcellar-fleet:10; do
         name=${program%:*} limit=$((${program#*:} * 1048576))
