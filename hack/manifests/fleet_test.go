@@ -73,7 +73,7 @@ func TestFleetRules(t *testing.T) {
 	always := []rbacv1.PolicyRule{
 		rule("", "nodes", "get", "list", "watch"),
 		rule("", "persistentvolumes", "list", "watch"),
-		rule("events.k8s.io", "events", "create", "patch"),
+		rule("events.k8s.io", "events", "create"),
 	}
 	steering := []rbacv1.PolicyRule{
 		rule("", "persistentvolumeclaims", "list", "watch", "patch"),

@@ -1,53 +1,65 @@
 //! The watches of the cluster. Each keeps one map of the view.
 
-use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use kube::api::{Api, ApiResource};
-use kube::core::{GroupVersionKind, Resource};
+use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Error};
 use objects::DriverArgs;
-use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 
 use crate::Functions;
 use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Snapshot, Volume, key};
 use crate::view::View;
+use crate::wire::{Kind, Object};
+
+/// How many objects come in one answer. A tenant can give each claim 256 KiB of annotations.
+const PAGE: u32 = 100;
+/// The longest pause between two attempts of a watch is half a minute. An error without another one for so long is over.
+const OVER: Duration = Duration::from_secs(90);
+/// After so much time of errors the map of the watch counts as missing.
+const STALE: Duration = Duration::from_mins(5);
+/// The time after which a kind is asked for again that the cluster did not have.
+const ABSENT: Duration = Duration::from_secs(10);
 
 /// The view that the watches fill.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
     view: Mutex<View>,
-    /// The kinds whose first list has not come.
-    missing: Mutex<Vec<&'static str>>,
+    health: Mutex<BTreeMap<&'static str, Health>>,
     changed: Notify,
+}
+
+/// The health of a watch.
+#[derive(Debug, Default)]
+struct Health {
+    /// Whether a complete list has come.
+    listed: bool,
+    /// The first and the last error of a series.
+    failing: Option<(Instant, Instant)>,
+}
+
+impl Health {
+    fn failed(&mut self, now: Instant) {
+        let since = self.failing.filter(|(_, last)| now - *last < OVER);
+        self.failing = Some((since.map_or(now, |(first, _)| first), now));
+    }
+
+    fn is_good(&self, now: Instant) -> bool {
+        let stale = |(first, last): (Instant, Instant)| last - first > STALE && now - last < OVER;
+        self.listed && !self.failing.is_some_and(stale)
+    }
 }
 
 /// The objects of one kind in the view.
 type Map<K, T> = fn(&mut View) -> &mut BTreeMap<K, T>;
-
-pub(crate) fn snapshots() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(
-        SNAPSHOT_GROUP,
-        "v1",
-        "VolumeSnapshot",
-    ))
-}
-
-pub(crate) fn contents() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(
-        SNAPSHOT_GROUP,
-        "v1",
-        "VolumeSnapshotContent",
-    ))
-}
-
-const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+/// Reads an object; `None` if it is none of the driver's.
+type Read<T> = fn(Object, &DriverArgs) -> Option<T>;
 
 impl Cluster {
     /// Starts the watches that the functions need. They end with the runtime.
@@ -74,9 +86,11 @@ impl Cluster {
         lock(&self.view)
     }
 
-    /// The kinds whose first list has not come. Without any, the view is complete.
+    /// The kinds of which the view is incomplete or too old.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
-        lock(&self.missing).clone()
+        let (health, now) = (lock(&self.health), Instant::now());
+        let missing = health.iter().filter(|(_, health)| !health.is_good(now));
+        missing.map(|(kind, _)| *kind).collect()
     }
 
     /// Waits for a change since the last call.
@@ -84,8 +98,8 @@ impl Cluster {
         self.changed.notified().await;
     }
 
-    fn listed(&self, kind: &str) {
-        lock(&self.missing).retain(|missing| *missing != kind);
+    fn health(&self, kind: Kind, change: impl FnOnce(&mut Health)) {
+        change(lock(&self.health).entry(kind.plural).or_default());
     }
 }
 
@@ -99,118 +113,141 @@ struct Watches<'a> {
 impl Watches<'_> {
     /// The objects that show where data is.
     fn of_data(&self) {
-        let client = || self.client.clone();
-        let nodes = Api::all(client());
         self.watch(
-            "nodes",
-            nodes,
+            Kind::NODE,
+            None,
             |view| &mut view.nodes,
             name,
             |node, _| Node::read(node),
         );
-        let volumes = Api::all(client());
         self.watch(
-            "persistentvolumes",
-            volumes,
+            Kind::VOLUME,
+            None,
             |view| &mut view.volumes,
             name,
             Volume::read,
         );
-        let api = Api::all_with(client(), &contents());
-        let read = |content, driver: &_| Content::read(&content, driver);
         self.watch(
-            "volumesnapshotcontents",
-            api,
+            Kind::CONTENT,
+            None,
             |view| &mut view.contents,
             name,
-            read,
+            Content::read,
         );
     }
 
     /// Claims, and the objects that decide about them.
     fn of_claims(&self, namespace: &str) {
-        let client = || self.client.clone();
-        let claims = Api::all(client());
-        let read = |claim, _: &_| Claim::read(claim);
+        let here = Some(namespace);
         self.watch(
-            "persistentvolumeclaims",
-            claims,
+            Kind::CLAIM,
+            None,
             |view| &mut view.claims,
             whole,
-            read,
+            |claim, _| Claim::read(claim),
         );
-        let classes = Api::all(client());
         self.watch(
-            "storageclasses",
-            classes,
+            Kind::CLASS,
+            None,
             |view| &mut view.classes,
             name,
             Class::read,
         );
-        let all = Api::namespaced(client(), namespace);
         self.watch(
-            "csistoragecapacities",
-            all,
+            Kind::CAPACITY,
+            here,
             |view| &mut view.capacities,
             whole,
             Capacity::read,
         );
-        let api = Api::all_with(client(), &snapshots());
-        let read = |snapshot, _: &_| Snapshot::read(&snapshot);
+        let read: Read<_> = |snapshot, _| Snapshot::read(snapshot);
         self.watch(
-            "volumesnapshots",
-            api,
+            Kind::SNAPSHOT,
+            None,
             |view| &mut view.snapshots,
             whole,
             read,
         );
     }
 
-    fn watch<W, K, T>(
+    fn watch<K, T>(
         &self,
-        kind: &'static str,
-        api: Api<W>,
+        kind: Kind,
+        namespace: Option<&str>,
         map: Map<K, T>,
         key_of: fn(Key) -> K,
-        read: fn(W, &DriverArgs) -> Option<T>,
+        read: Read<T>,
     ) where
-        W: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-        K: Ord + Send + 'static,
+        K: Ord + Clone + Send + 'static,
         T: Send + 'static,
     {
-        lock(&self.cluster.missing).push(kind);
-        let (cluster, driver) = (Arc::clone(self.cluster), Arc::clone(self.driver));
+        let (client, resource) = (self.client.clone(), kind.resource());
+        let api = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+            None => Api::all_with(client, &resource),
+        };
+        self.cluster.health(kind, |_| {});
+        let cluster = Arc::clone(self.cluster);
+        let driver = Arc::clone(self.driver);
         tokio::spawn(async move {
-            let mut listed = BTreeMap::new();
-            let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
-            let object = |object: W| (key_of(key(object.meta())), read(object, &driver));
-            while let Some(event) = events.next().await {
-                match event {
-                    Ok(Event::Init) => listed.clear(),
-                    Ok(Event::InitApply(found)) => put(&mut listed, object(found)),
-                    Ok(Event::InitDone) => {
-                        *map(&mut cluster.view()) = std::mem::take(&mut listed);
-                        cluster.listed(kind);
-                    }
-                    Ok(Event::Apply(found)) => put(map(&mut cluster.view()), object(found)),
-                    Ok(Event::Delete(found)) => {
-                        put(map(&mut cluster.view()), (object(found).0, None));
-                    }
-                    Err(error) if is_unknown_kind(&error) => {
-                        tracing::debug!(kind, "the cluster does not have this kind");
-                        map(&mut cluster.view()).clear();
-                        cluster.listed(kind);
-                    }
-                    Err(error) => tracing::warn!(kind, %error, "the watch ended, and begins again"),
-                }
-                cluster.changed.notify_one();
+            loop {
+                follow(&api, kind, &cluster, map, key_of, |object| {
+                    read(object, &driver)
+                })
+                .await;
+                tokio::time::sleep(ABSENT).await;
             }
         });
     }
 }
 
+/// Follows a kind until the cluster does not have it.
+async fn follow<K: Ord + Clone, T>(
+    api: &Api<Object>,
+    kind: Kind,
+    cluster: &Cluster,
+    map: Map<K, T>,
+    key_of: fn(Key) -> K,
+    read: impl Fn(Object) -> Option<T>,
+) {
+    let mut listed = BTreeSet::new();
+    let config = watcher::Config::default().page_size(PAGE);
+    let mut events = pin!(watcher(api.clone(), config).default_backoff());
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                let key = key_of(key(&object));
+                listed.insert(key.clone());
+                put(map(&mut cluster.view()), key, read(object));
+            }
+            Ok(Event::InitDone) => {
+                map(&mut cluster.view()).retain(|key, _| listed.contains(key));
+                listed.clear();
+                cluster.health(kind, |health| health.listed = true);
+            }
+            Ok(Event::Apply(object)) => {
+                put(map(&mut cluster.view()), key_of(key(&object)), read(object));
+            }
+            Ok(Event::Delete(object)) => put(map(&mut cluster.view()), key_of(key(&object)), None),
+            Err(error) if kind.is_optional() && is_not_found(&error) => {
+                tracing::debug!(kind = kind.plural, "the cluster does not have this kind");
+                map(&mut cluster.view()).clear();
+                cluster.health(kind, |health| health.listed = true);
+                cluster.changed.notify_one();
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(kind = kind.plural, %error, "the watch ended, and begins again");
+                cluster.health(kind, |health| health.failed(Instant::now()));
+            }
+        }
+        cluster.changed.notify_one();
+    }
+}
+
 /// Keeps an object, or forgets it if it is none of the driver's.
-fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, (key, value): (K, Option<T>)) {
+fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, value: Option<T>) {
     match value {
         Some(value) => map.insert(key, value),
         None => map.remove(&key),
@@ -218,7 +255,7 @@ fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, (key, value): (K, Option<T>)) {
 }
 
 /// Whether the API server has no such kind, as before the CRDs of snapshots are installed. They may come at any time.
-fn is_unknown_kind(error: &watcher::Error) -> bool {
+fn is_not_found(error: &watcher::Error) -> bool {
     use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => {
@@ -239,4 +276,27 @@ fn whole(key: Key) -> Key {
 /// Locks a mutex whose data is valid between any two statements, so a panic elsewhere did no harm to it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_that_fails_for_minutes_makes_its_map_too_old() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut health = Health::default();
+        assert!(!health.is_good(start), "nothing was listed");
+        health.listed = true;
+        for second in (0..=300).step_by(30) {
+            health.failed(at(second));
+            assert!(health.is_good(at(second)), "{second} s");
+        }
+        health.failed(at(330));
+        assert!(!health.is_good(at(331)));
+        assert!(health.is_good(at(420)), "the last error is over");
+        health.failed(at(421));
+        assert!(health.is_good(at(421)), "a new series");
+    }
 }

@@ -1,16 +1,16 @@
 //! Which node handles a snapshot content. The stock snapshot-controller writes it into a label, but only with a flag that
 //! most platforms do not set, and never for a content that somebody wrote by hand.
 
-use std::time::Duration;
-
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::objects::Content;
-use crate::place::{Place, Places};
+use crate::place::Places;
 use crate::report::Report;
 
 /// The age from which a content whose snapshot was never taken is left alone.
-pub(crate) const OLD: Duration = Duration::from_hours(1);
+pub(crate) const OLD: SignedDuration = SignedDuration::from_hours(1);
+/// The difference that two clocks may have.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// The longest value of a label.
 const MAX_LABEL: usize = 63;
 
@@ -22,36 +22,36 @@ pub(crate) enum Decision {
     Refuse(Report),
 }
 
-/// Decides about a content. `was_old` says whether it [`is_old`] when the controller first saw it.
-pub(crate) fn decide(content: &Content, was_old: bool, places: &Places<'_>) -> Decision {
+/// Decides about a content. `too_late` says that its snapshot, if it [`waits`], would be taken too late.
+pub(crate) fn decide(content: &Content, too_late: bool, places: &Places<'_>) -> Decision {
     if let Some(label) = &content.label {
-        return match content.pool.map(|pool| places.of_pool(pool)) {
-            Some(Place::On(node)) if node != *label => Decision::Refuse(Report::OtherNode {
+        return match content.pool.and_then(|pool| places.of_pool(pool)) {
+            Some(Ok(node)) if node != *label => Decision::Refuse(Report::OtherNode {
                 label: label.clone(),
                 node,
             }),
             _ => Decision::Rest,
         };
     }
-    if was_old {
+    if too_late && waits(content) {
         return Decision::Refuse(Report::TooOld);
     }
     match places.of_content(content) {
-        Place::On(node) if node.len() > MAX_LABEL => {
-            Decision::Refuse(Report::NodeNameTooLong { node })
-        }
-        Place::On(node) => Decision::Label(node),
-        Place::Gone(node) => Decision::Refuse(Report::NodeGone { node }),
-        Place::Several(pool, nodes) => Decision::Refuse(Report::PoolOnTwoNodes { pool, nodes }),
-        Place::Unknown => Decision::Refuse(Report::SourceUnknown),
-        Place::Malformed => Decision::Refuse(Report::MalformedHandle),
+        Ok(node) if node.len() > MAX_LABEL => Decision::Refuse(Report::NodeNameTooLong { node }),
+        Ok(node) => Decision::Label(node),
+        Err(report) => Decision::Refuse(report),
     }
 }
 
-/// Whether a snapshot that was asked for long ago has not been taken. A schedule that failed for months left many of
-/// these. With a label they would all be taken now, of today's data.
+/// Whether the label would have a snapshot taken.
+fn waits(content: &Content) -> bool {
+    !content.taken && !content.deleting
+}
+
+/// Whether the snapshot was asked for long ago. A schedule that failed for months left many contents. With a label their
+/// snapshots would all be taken now, of the data of today. A content from the future shows that a clock is wrong, so
+/// nobody knows its age.
 pub(crate) fn is_old(content: &Content, now: Timestamp) -> bool {
     let age = content.created.map(|created| now.duration_since(created));
-    let is_old = age.and_then(|age| Duration::try_from(age).ok()) > Some(OLD);
-    is_old && !content.taken && !content.deleting
+    age.is_none_or(|age| age > OLD || age < -SKEW)
 }

@@ -14,6 +14,7 @@ mod steer;
 #[cfg(test)]
 mod tests;
 mod view;
+mod wire;
 mod write;
 
 use std::fmt;
@@ -47,6 +48,8 @@ const PROCESSOR: u8 = 2;
 const TOGETHER: Duration = Duration::from_millis(250);
 /// The longest time between two rounds.
 const IDLE: Duration = Duration::from_mins(1);
+/// The longest time without a byte from the API server. A watch gets a bookmark each minute.
+const SILENCE: Duration = Duration::from_mins(5);
 /// How many steps are under way at once.
 const AT_ONCE: usize = 8;
 
@@ -175,7 +178,10 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     let stop = stopped()?;
     // It fails only if there is one already.
     let _ = rustls_graviola::default_provider().install_default();
-    let config = Config::infer().await?;
+    let mut config = Config::infer().await?;
+    // Without these, a list would wait for ever for an API server that lost its power.
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
     let namespace = cli
         .namespace
         .clone()
@@ -247,7 +253,11 @@ fn stopped() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 fn start_log(format: LogFormat) -> Result<(), Fatal> {
-    let directives = std::env::var("RUST_LOG").unwrap_or_default();
+    // At a warning the client prints the complete answer, with objects of all tenants.
+    let directives = format!(
+        "kube_client=error,{}",
+        std::env::var("RUST_LOG").unwrap_or_default()
+    );
     let filter = EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .parse(&directives)

@@ -1,32 +1,28 @@
-//! The objects of the cluster as the controller needs them. Each is read once, from the form of the API, into one of
-//! these types, which are small because the caches hold every volume of the cluster. An object of another driver, or a
-//! malformed one, becomes `None` and is in no cache.
+//! The objects of the cluster as the controller needs them. Each is read once into one of these types, which are small
+//! because the caches hold every volume of the cluster. An object of another driver, or a malformed one, becomes `None`
+//! and is in no cache.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::api::storage::v1 as storage;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::core::DynamicObject;
 use objects::{DriverArgs, NodeName, ObjectId, PoolId, SnapshotId, VolumeId, quantity};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::wire::{Object, SNAPSHOTS, named};
 
 /// The node that shall provision a claim. The scheduler writes it, and the csi-provisioner of that node obeys it.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// The node whose csi-snapshotter handles a snapshot content.
 pub(crate) const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 
 /// The namespace and the name of an object.
 pub(crate) type Key = (String, String);
 
-pub(crate) fn key(meta: &ObjectMeta) -> Key {
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
+pub(crate) fn key(object: &Object) -> Key {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    (text(&object.meta.namespace), text(&object.meta.name))
 }
 
 /// The object that a write is about. The API server refuses the write if uid or version changed.
@@ -39,13 +35,13 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    fn of(meta: &ObjectMeta) -> Self {
-        let (namespace, name) = key(meta);
+    fn of(object: &Object) -> Self {
+        let (namespace, name) = key(object);
         Self {
             namespace,
             name,
-            uid: meta.uid.clone().unwrap_or_default(),
-            version: meta.resource_version.clone().unwrap_or_default(),
+            uid: object.meta.uid.clone().unwrap_or_default(),
+            version: object.meta.resource_version.clone().unwrap_or_default(),
         }
     }
 }
@@ -66,69 +62,112 @@ pub(crate) struct Claim {
     pub(crate) volume: Option<String>,
     pub(crate) bound: bool,
     pub(crate) selector: bool,
-    /// The annotation [`SELECTED_NODE`], unless it is empty.
-    pub(crate) selected: Option<String>,
+    /// The annotation [`SELECTED_NODE`], if it can be the name of a node.
+    pub(crate) selected: Option<NodeName>,
     pub(crate) source: Option<Source>,
     /// The requested bytes, unless they cannot be read.
     pub(crate) size: Option<u64>,
 }
 
 impl Claim {
-    pub(crate) fn read(claim: core::PersistentVolumeClaim) -> Option<Self> {
-        let identity = Identity::of(&claim.metadata);
-        let annotation = |name| claim.metadata.annotations.as_ref()?.get(name).cloned();
-        let spec = claim.spec?;
-        let source = source(&spec, &identity.namespace);
-        let requests = spec.resources.and_then(|resources| resources.requests);
+    pub(crate) fn read(claim: Object) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            spec: Spec,
+            #[serde(default)]
+            status: Status,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            storage_class_name: Option<String>,
+            volume_name: Option<String>,
+            selector: Option<IgnoredAny>,
+            data_source: Option<Reference>,
+            data_source_ref: Option<Reference>,
+            #[serde(default)]
+            resources: Resources,
+        }
+        #[derive(Deserialize, Default)]
+        struct Resources {
+            requests: Option<BTreeMap<String, String>>,
+        }
+        #[derive(Deserialize, Default)]
+        struct Status {
+            phase: Option<String>,
+        }
+        let (identity, deleting) = (Identity::of(&claim), claim.deleting);
+        let selected = claim.annotation(SELECTED_NODE);
+        let old_class = claim
+            .meta
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(OLD_CLASS))
+            .cloned();
+        let Fields { spec, status } = claim.fields()?;
+        let source = spec.data_source_ref.or(spec.data_source);
         Some(Self {
-            deleting: claim.metadata.deletion_timestamp.is_some(),
-            class: annotation(OLD_CLASS).or(spec.storage_class_name)?,
-            volume: spec.volume_name.filter(|name| !name.is_empty()),
-            bound: claim.status.and_then(|status| status.phase).as_deref() == Some("Bound"),
-            selector: spec.selector.is_some(),
-            selected: annotation(SELECTED_NODE).filter(|node| !node.is_empty()),
-            source,
-            size: requests.and_then(|all| quantity::bytes(&all.get("storage")?.0)),
             identity,
+            deleting,
+            class: named(old_class.or(spec.storage_class_name)?)?,
+            volume: spec.volume_name.and_then(named),
+            bound: status.phase.as_deref() == Some("Bound"),
+            selector: spec.selector.is_some(),
+            selected: selected.and_then(|name| name.parse().ok()),
+            source: source.and_then(Reference::source),
+            size: spec
+                .resources
+                .requests
+                .and_then(|all| quantity::bytes(all.get("storage")?)),
         })
     }
 }
 
-/// The API server fills both fields if the source is of one of the two kinds that `dataSource` knows.
-fn source(spec: &core::PersistentVolumeClaimSpec, namespace: &str) -> Option<Source> {
-    let (group, kind, name) = match (&spec.data_source_ref, &spec.data_source) {
-        (Some(from), _) => {
-            let here = |other: &String| other.is_empty() || other == namespace;
-            from.namespace.as_ref().is_none_or(here).then_some((
-                &from.api_group,
-                &from.kind,
-                &from.name,
-            ))?
+/// A `dataSource` or `dataSourceRef`. The API server fills both for the two kinds that are sources here.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reference {
+    api_group: Option<String>,
+    kind: String,
+    name: String,
+    namespace: Option<String>,
+}
+
+impl Reference {
+    fn source(self) -> Option<Source> {
+        // Kubernetes treats a reference with a namespace, even the claim's own, as one to another namespace.
+        if self
+            .namespace
+            .is_some_and(|namespace| !namespace.is_empty())
+        {
+            return None;
         }
-        (None, Some(from)) => (&from.api_group, &from.kind, &from.name),
-        (None, None) => return None,
-    };
-    match (group.as_deref().unwrap_or_default(), kind.as_str()) {
-        ("", "PersistentVolumeClaim") => Some(Source::Claim(name.clone())),
-        (SNAPSHOT_GROUP, "VolumeSnapshot") => Some(Source::Snapshot(name.clone())),
-        _ => None,
+        let name = named(self.name)?;
+        match (self.api_group.as_deref().unwrap_or_default(), &*self.kind) {
+            ("", "PersistentVolumeClaim") => Some(Source::Claim(name)),
+            (SNAPSHOTS, "VolumeSnapshot") => Some(Source::Snapshot(name)),
+            _ => None,
+        }
     }
 }
 
 /// The claim or snapshot to which a volume or content says that it belongs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Owner {
-    pub(crate) key: Key,
-    pub(crate) uid: Option<String>,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+    uid: Option<String>,
 }
 
 impl Owner {
-    fn of(reference: &core::ObjectReference) -> Self {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        Self {
-            key: (text(&reference.namespace), text(&reference.name)),
-            uid: reference.uid.clone(),
-        }
+    pub(crate) fn is(&self, key: &Key, uid: &str) -> bool {
+        (&self.namespace, &self.name) == (&key.0, &key.1) && self.uid.as_deref() == Some(uid)
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
     }
 }
 
@@ -142,28 +181,78 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub(crate) fn read(volume: core::PersistentVolume, driver: &DriverArgs) -> Option<Self> {
-        let spec = volume.spec?;
-        let csi = spec.csi.filter(|csi| csi.driver == driver.driver_name)?;
-        let required = spec.node_affinity?.required?;
+    pub(crate) fn read(volume: Object, driver: &DriverArgs) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            csi: Csi,
+            claim_ref: Option<Owner>,
+            node_affinity: Affinity,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Csi {
+            driver: String,
+            volume_handle: String,
+        }
+        #[derive(Deserialize)]
+        struct Affinity {
+            required: Selector,
+        }
+        let Fields { spec } = volume.fields()?;
+        if spec.csi.driver != driver.driver_name {
+            return None;
+        }
         Some(Self {
-            claim: spec.claim_ref.as_ref().map(Owner::of),
-            pool: VolumeId::parse(&csi.volume_handle)?.pool(),
-            place: only_value(&required, &driver.topology_key)?,
+            claim: spec.claim_ref,
+            pool: VolumeId::parse(&spec.csi.volume_handle)?.pool(),
+            place: spec
+                .node_affinity
+                .required
+                .only_value(&driver.topology_key)?,
         })
     }
 }
 
-/// The value of the key if the selector allows one alone, as csi-provisioner writes it.
-fn only_value(selector: &core::NodeSelector, key: &str) -> Option<String> {
-    let [term] = selector.node_selector_terms.as_slice() else {
-        return None;
-    };
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let of_key = expressions.iter().find(|found| found.key == key)?;
-    match of_key.values.as_deref() {
-        Some([value]) if of_key.operator == "In" => Some(value.clone()),
-        _ => None,
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Selector {
+    node_selector_terms: Vec<SelectorTerm>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SelectorTerm {
+    #[serde(default)]
+    match_expressions: Vec<Expression>,
+}
+
+#[derive(Deserialize)]
+struct Expression {
+    key: String,
+    operator: String,
+    #[serde(default)]
+    values: Vec<String>,
+}
+
+impl Selector {
+    /// The value of the key if the selector allows one alone, as csi-provisioner writes it.
+    fn only_value(&self, key: &str) -> Option<String> {
+        let [term] = self.node_selector_terms.as_slice() else {
+            return None;
+        };
+        let of_key = term
+            .match_expressions
+            .iter()
+            .find(|found| found.key == key)?;
+        match of_key.values.as_slice() {
+            [value] if of_key.operator == "In" => named(value.clone()),
+            _ => None,
+        }
     }
 }
 
@@ -176,35 +265,58 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn read(node: core::Node) -> Option<Self> {
-        let name: NodeName = node.metadata.name?.parse().ok()?;
+    pub(crate) fn read(node: Object) -> Option<Self> {
+        let name: NodeName = node.meta.name?.parse().ok()?;
         Some(Self {
             place: name.topology_value(),
-            labels: node.metadata.labels.unwrap_or_default(),
+            labels: node.meta.labels.unwrap_or_default(),
         })
     }
 }
 
-/// One of the `allowedTopologies` of a class: each key with its values.
-pub(crate) type Term = Vec<(String, Vec<String>)>;
+/// One of the `allowedTopologies` of a class.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Term {
+    #[serde(default)]
+    match_label_expressions: Vec<Allowed>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Allowed {
+    key: String,
+    values: Vec<String>,
+}
 
 /// A `StorageClass` of the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Class {
     /// Empty: every node.
-    pub(crate) allowed: Vec<Term>,
+    allowed: Vec<Term>,
 }
 
 impl Class {
-    pub(crate) fn read(class: storage::StorageClass, driver: &DriverArgs) -> Option<Self> {
-        let terms = class.allowed_topologies.unwrap_or_default().into_iter();
-        let term = |term: core::TopologySelectorTerm| {
-            let expressions = term.match_label_expressions.unwrap_or_default().into_iter();
-            expressions.map(|one| (one.key, one.values)).collect()
-        };
-        (class.provisioner == driver.driver_name).then(|| Self {
-            allowed: terms.map(term).collect(),
+    pub(crate) fn read(class: Object, driver: &DriverArgs) -> Option<Self> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Fields {
+            provisioner: String,
+            allowed_topologies: Option<Vec<Term>>,
+        }
+        let fields: Fields = class.fields()?;
+        (fields.provisioner == driver.driver_name).then(|| Self {
+            allowed: fields.allowed_topologies.unwrap_or_default(),
         })
+    }
+
+    /// Whether the node's labels fulfil one of the terms.
+    pub(crate) fn allows(&self, node: &Node) -> bool {
+        let fulfils = |one: &Allowed| {
+            let value = node.labels.get(&one.key);
+            value.is_some_and(|value| one.values.contains(value))
+        };
+        let term = |term: &Term| term.match_label_expressions.iter().all(fulfils);
+        self.allowed.is_empty() || self.allowed.iter().any(term)
     }
 }
 
@@ -217,13 +329,28 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    pub(crate) fn read(found: storage::CSIStorageCapacity, driver: &DriverArgs) -> Option<Self> {
-        let labels = found.node_topology?.match_labels?;
-        let size = found.maximum_volume_size.or(found.capacity)?;
+    pub(crate) fn read(capacity: Object, driver: &DriverArgs) -> Option<Self> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Fields {
+            storage_class_name: String,
+            node_topology: Topology,
+            capacity: Option<String>,
+            maximum_volume_size: Option<String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Topology {
+            match_labels: BTreeMap<String, String>,
+        }
+        let mut fields: Fields = capacity.fields()?;
         Some(Self {
-            class: found.storage_class_name,
-            place: labels.get(&driver.topology_key)?.clone(),
-            bytes: quantity::bytes(&size.0)?,
+            class: fields.storage_class_name,
+            place: fields
+                .node_topology
+                .match_labels
+                .remove(&driver.topology_key)?,
+            bytes: quantity::bytes(&fields.maximum_volume_size.or(fields.capacity)?)?,
         })
     }
 }
@@ -238,7 +365,11 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn read(snapshot: &DynamicObject) -> Option<Self> {
+    pub(crate) fn read(snapshot: Object) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            status: Status,
+        }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Status {
@@ -246,12 +377,13 @@ impl Snapshot {
             #[serde(default)]
             ready_to_use: bool,
         }
-        let status: Status = serde_json::from_value(snapshot.data.get("status")?.clone()).ok()?;
+        let (uid, deleting) = (snapshot.meta.uid.clone()?, snapshot.deleting);
+        let Fields { status } = snapshot.fields()?;
         Some(Self {
-            uid: snapshot.metadata.uid.clone()?,
-            deleting: snapshot.metadata.deletion_timestamp.is_some(),
+            uid,
+            deleting,
             ready: status.ready_to_use,
-            content: status.bound_volume_snapshot_content_name,
+            content: named(status.bound_volume_snapshot_content_name)?,
         })
     }
 }
@@ -263,7 +395,7 @@ pub(crate) struct Content {
     pub(crate) deleting: bool,
     pub(crate) created: Option<Timestamp>,
     pub(crate) snapshot: Owner,
-    /// The pool of the snapshot, or of the volume that it is to be taken of.
+    /// The pool of the snapshot, or of the volume that it is to be taken of; `None` if the handle is none of the driver's.
     pub(crate) pool: Option<PoolId>,
     /// Whether the snapshot exists in the pool, as far as the content says.
     pub(crate) taken: bool,
@@ -273,17 +405,23 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    pub(crate) fn read(content: &DynamicObject, driver: &DriverArgs) -> Option<Self> {
+    pub(crate) fn read(mut content: Object, driver: &DriverArgs) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            spec: Spec,
+            #[serde(default)]
+            status: Option<Status>,
+        }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
         struct Spec {
             driver: String,
-            source: ContentSource,
-            volume_snapshot_ref: core::ObjectReference,
+            source: Handles,
+            volume_snapshot_ref: Owner,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct ContentSource {
+        struct Handles {
             volume_handle: Option<String>,
             snapshot_handle: Option<String>,
         }
@@ -293,30 +431,33 @@ impl Content {
             snapshot_handle: Option<String>,
             ready_to_use: bool,
         }
-        let field = |name: &str| content.data.get(name).cloned();
-        let spec: Spec = serde_json::from_value(field("spec")?).ok()?;
-        let status = field("status").and_then(|status| serde_json::from_value(status).ok());
-        let status: Status = status.unwrap_or_default();
+        let (identity, deleting) = (Identity::of(&content), content.deleting);
+        let created = content.created.parse().ok();
+        let label = content
+            .meta
+            .labels
+            .as_mut()
+            .and_then(|all| all.remove(MANAGED_BY));
+        let Fields { spec, status } = content.fields()?;
         if spec.driver != driver.driver_name {
             return None;
         }
+        let status = status.unwrap_or_default();
         let handle = status.snapshot_handle.or(spec.source.snapshot_handle);
         let pool = match (&handle, &spec.source.volume_handle) {
             (Some(snapshot), _) => SnapshotId::parse(snapshot).map(|id| id.pool()),
             (None, Some(volume)) => VolumeId::parse(volume).map(|id| id.pool()),
             (None, None) => None,
         };
-        let meta = &content.metadata;
-        let label = meta.labels.as_ref().and_then(|all| all.get(MANAGED_BY));
         Some(Self {
-            identity: Identity::of(meta),
-            deleting: meta.deletion_timestamp.is_some(),
-            created: meta.creation_timestamp.as_ref().map(|time| time.0),
-            snapshot: Owner::of(&spec.volume_snapshot_ref),
+            identity,
+            deleting,
+            created,
+            snapshot: spec.volume_snapshot_ref,
             pool,
             taken: handle.is_some(),
             ready: status.ready_to_use,
-            label: label.cloned(),
+            label,
         })
     }
 }

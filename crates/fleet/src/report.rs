@@ -1,6 +1,6 @@
 //! The sentences of the controller's events.
 
-use objects::{Bytes, PoolId};
+use objects::{Bytes, NodeName, PoolId};
 
 use crate::objects::MANAGED_BY;
 
@@ -10,7 +10,7 @@ pub(crate) enum Report {
     #[error("the source is on node {node}, which provisions the claim{}", instead(instead_of.as_ref()))]
     Steered {
         node: String,
-        instead_of: Option<String>,
+        instead_of: Option<NodeName>,
     },
     #[error("node {node} handles this snapshot")]
     Labelled { node: String },
@@ -35,9 +35,9 @@ pub(crate) enum Report {
     },
     #[error(
         "the PersistentVolumes of pool {pool} name the nodes {}, and only one has the disk; name that node yourself",
-        nodes[..nodes.len().min(3)].join(" and ")
+        nodes.join(" and ")
     )]
-    PoolOnTwoNodes { pool: PoolId, nodes: Vec<String> },
+    PoolOnTwoNodes { pool: PoolId, nodes: [String; 2] },
     #[error(
         "no PersistentVolume and no label names the node of the snapshot; label its content with {MANAGED_BY}"
     )]
@@ -62,7 +62,7 @@ pub(crate) enum Report {
     TooOld,
 }
 
-fn instead(of: Option<&String>) -> String {
+fn instead(of: Option<&NodeName>) -> String {
     of.map_or_else(String::new, |other| format!(" instead of {other}"))
 }
 
@@ -81,6 +81,23 @@ impl Report {
             Self::NodeNameTooLong { .. } => "NodeNameTooLong",
             Self::OtherNode { .. } => "LabelOfOtherNode",
             Self::TooOld => "SnapshotTooOld",
+        }
+    }
+
+    /// The node that it is about.
+    pub(crate) fn node(&self) -> Option<&str> {
+        match self {
+            Self::Steered { node, .. }
+            | Self::Labelled { node }
+            | Self::NodeGone { node }
+            | Self::ClassExcludesNode { node, .. }
+            | Self::NoRoom { node, .. }
+            | Self::NodeNameTooLong { node }
+            | Self::OtherNode { node, .. } => Some(node),
+            Self::PoolOnTwoNodes { .. }
+            | Self::SourceUnknown
+            | Self::MalformedHandle
+            | Self::TooOld => None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
+use objects::NodeName;
 
 use crate::Functions;
 use crate::label;
@@ -25,6 +26,12 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mi
 const AFTER_CHANGE: Duration = Duration::from_secs(1);
 /// When a report that still holds is repeated. The API server keeps events for an hour.
 const REPEAT: Duration = Duration::from_mins(30);
+/// The least time between two different reports of one object.
+const CALM: Duration = Duration::from_mins(1);
+/// The most steps of a round for the objects of one namespace, so that nobody waits for the many claims of another.
+const SHARE: usize = 16;
+/// The pause until the steps that a round left out.
+const NEXT_SHARE: Duration = Duration::from_millis(250);
 
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,11 +41,15 @@ pub(crate) enum Step {
     Select {
         claim: Identity,
         node: String,
-        instead_of: Option<String>,
+        instead_of: Option<NodeName>,
         missing: bool,
     },
-    /// Label the content with the node.
-    Label { content: Identity, node: String },
+    /// Label the content with the node. The namespace is that of its snapshot.
+    Label {
+        content: Identity,
+        namespace: String,
+        node: String,
+    },
     /// Report to the claim or content.
     Report { about: About, report: Report },
 }
@@ -47,7 +58,11 @@ pub(crate) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum About {
     Claim(Identity),
-    Content(Identity),
+    /// A content, with the namespace of its snapshot.
+    Content {
+        content: Identity,
+        namespace: String,
+    },
 }
 
 /// How a write ended.
@@ -74,13 +89,14 @@ pub(crate) struct Memory {
 struct Waiting {
     pace: Pace,
     /// Another node that the claim names, and since when.
-    other: Option<(String, Instant)>,
+    other: Option<(NodeName, Instant)>,
 }
 
 #[derive(Debug)]
 struct Seen {
     pace: Pace,
     was_old: bool,
+    first: Instant,
 }
 
 /// How often an object is written and reported.
@@ -89,18 +105,33 @@ struct Pace {
     writes: u32,
     /// When the next write is allowed.
     allowed: Option<Instant>,
-    /// The reason of the last report, and when it was made.
-    reported: Option<(&'static str, Instant)>,
+    /// The reason and node of the last report, and when it was made.
+    reported: Option<(Said, Instant)>,
 }
+
+/// The reason of a report, and the node that it is about.
+type Said = (&'static str, Option<String>);
 
 /// The steps of a round, and when the next one is due without a change.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     pub(crate) steps: Vec<Step>,
     pub(crate) next: Option<Instant>,
+    shares: HashMap<String, usize>,
 }
 
 impl Due {
+    /// Whether a namespace may have another step in this round, which then counts.
+    fn has_share(&mut self, namespace: &str, now: Instant) -> bool {
+        let share = self.shares.entry(namespace.to_owned()).or_default();
+        *share += 1;
+        let has = *share <= SHARE;
+        if !has {
+            self.has_come(now + NEXT_SHARE, now);
+        }
+        has
+    }
+
     /// Whether the moment has come; if not, a round begins then.
     fn has_come(&mut self, moment: Instant, now: Instant) -> bool {
         if moment > now {
@@ -145,10 +176,11 @@ impl Memory {
             let seen = seen.or_insert_with(|| Seen {
                 pace: Pace::default(),
                 was_old: label::is_old(content, clock),
+                first: now,
             });
-            let too_old =
-                seen.was_old && !functions.label_old && !content.taken && !content.deleting;
-            let decision = label::decide(content, too_old, &places);
+            // Without a node for a long time, it is as late as an old one.
+            let late = seen.was_old || now - seen.first > label::OLD.unsigned_abs();
+            let decision = label::decide(content, late && !functions.label_old, &places);
             seen.look(content, decision, now, &mut due);
         }
         due
@@ -178,10 +210,11 @@ fn forget<'a, T>(memory: &mut HashMap<String, T>, present: impl Iterator<Item = 
 
 impl Pace {
     /// Whether a write is allowed now, which then counts as made.
-    fn writes(&mut self, now: Instant, due: &mut Due) -> bool {
+    fn writes(&mut self, namespace: &str, now: Instant, due: &mut Due) -> bool {
         if self
             .allowed
             .is_some_and(|allowed| !due.has_come(allowed, now))
+            || !due.has_share(namespace, now)
         {
             return false;
         }
@@ -193,21 +226,32 @@ impl Pace {
         let allowed = now + wait;
         self.allowed = Some(allowed);
         due.has_come(allowed, now);
-        self.reported = None;
         true
     }
 
     /// Reports something that lasts, unless it was reported of late.
     fn report(&mut self, about: About, report: Report, now: Instant, due: &mut Due) {
-        if let Some((reason, at)) = self.reported
-            && reason == report.reason()
-            && !due.has_come(at + REPEAT, now)
-        {
-            return;
+        let said = (report.reason(), report.node().map(str::to_owned));
+        if let Some((last, at)) = &self.reported {
+            let pause = if *last == said { REPEAT } else { CALM };
+            if !due.has_come(*at + pause, now) {
+                return;
+            }
         }
-        self.reported = Some((report.reason(), now));
-        due.has_come(now + REPEAT, now);
-        due.steps.push(Step::Report { about, report });
+        if due.has_share(about.namespace(), now) {
+            self.reported = Some((said, now));
+            due.has_come(now + REPEAT, now);
+            due.steps.push(Step::Report { about, report });
+        }
+    }
+}
+
+impl About {
+    fn namespace(&self) -> &str {
+        match self {
+            Self::Claim(claim) => &claim.namespace,
+            Self::Content { namespace, .. } => namespace,
+        }
     }
 }
 
@@ -224,27 +268,27 @@ impl Waiting {
         if self.other.as_ref().map(|(name, _)| name) != selected {
             self.other = selected.map(|name| (name.clone(), now));
         }
+        let identity = claim.identity.clone();
         let node = match decision {
             steer::Decision::Rest => return,
             steer::Decision::Refuse(report) => {
-                let about = About::Claim(claim.identity.clone());
-                return self.pace.report(about, report, now, due);
+                return self.pace.report(About::Claim(identity), report, now, due);
             }
             steer::Decision::Select(node) => node,
         };
-        let missing = selected.filter(|name| !view.nodes.contains_key(*name));
+        let missing = selected.is_some_and(|name| !view.nodes.contains_key(name.as_str()));
         if let Some((_, since)) = &self.other
-            && missing.is_none()
+            && !missing
             && !due.has_come(*since + RETURN, now)
         {
             return;
         }
-        if self.pace.writes(now, due) {
+        if self.pace.writes(&identity.namespace, now, due) {
             due.steps.push(Step::Select {
-                claim: claim.identity.clone(),
+                claim: identity,
                 node,
                 instead_of: selected.cloned(),
-                missing: missing.is_some(),
+                missing,
             });
         }
     }
@@ -252,16 +296,22 @@ impl Waiting {
 
 impl Seen {
     fn look(&mut self, content: &Content, decision: label::Decision, now: Instant, due: &mut Due) {
+        let namespace = content.snapshot.namespace();
         let identity = content.identity.clone();
         match decision {
             label::Decision::Rest => {}
             label::Decision::Refuse(report) => {
-                self.pace.report(About::Content(identity), report, now, due);
+                let about = About::Content {
+                    content: identity,
+                    namespace: namespace.to_owned(),
+                };
+                self.pace.report(about, report, now, due);
             }
             label::Decision::Label(node) => {
-                if self.pace.writes(now, due) {
+                if self.pace.writes(namespace, now, due) {
                     due.steps.push(Step::Label {
                         content: identity,
+                        namespace: namespace.to_owned(),
                         node,
                     });
                 }

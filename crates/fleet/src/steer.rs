@@ -1,9 +1,9 @@
 //! Which node a claim needs. A restore or a clone is possible on the node of its source alone, and neither the scheduler
 //! nor a csi-provisioner knows that node.
 
-use objects::Bytes;
+use objects::{Bytes, NodeName};
 
-use crate::objects::{Claim, Class, Source};
+use crate::objects::{Claim, Source};
 use crate::place::{Place, Places};
 use crate::report::Report;
 use crate::view::View;
@@ -31,33 +31,27 @@ pub(crate) fn is_ours(claim: &Claim, view: &View) -> bool {
 
 /// Decides about a claim that [`is_ours`].
 pub(crate) fn decide(claim: &Claim, view: &View, places: &Places<'_>) -> Decision {
-    let Some(place) = place_of_source(claim, view, places) else {
-        return Decision::Rest;
+    let name = match place_of_source(claim, view, places) {
+        None => return Decision::Rest,
+        Some(Err(report)) => return Decision::Refuse(report),
+        Some(Ok(name)) => name,
     };
-    let name = match place {
-        Place::On(name) => name,
-        Place::Gone(name) => return Decision::Refuse(Report::NodeGone { node: name }),
-        Place::Several(pool, nodes) => {
-            return Decision::Refuse(Report::PoolOnTwoNodes { pool, nodes });
-        }
-        Place::Unknown => return Decision::Refuse(Report::SourceUnknown),
-        Place::Malformed => return Decision::Refuse(Report::MalformedHandle),
-    };
-    if claim.selected.as_ref() == Some(&name) {
+    if claim.selected.as_ref().map(NodeName::as_str) == Some(&*name) {
         return Decision::Rest;
     }
     let (Some(class), Some(node)) = (view.classes.get(&claim.class), view.nodes.get(&name)) else {
         return Decision::Rest;
     };
-    if !allows(class, &node.labels) {
+    let class_name = || claim.class.clone();
+    if !class.allows(node) {
         return Decision::Refuse(Report::ClassExcludesNode {
-            class: claim.class.clone(),
+            class: class_name(),
             node: name,
         });
     }
-    match (claim.size, view.free(&claim.class, &node.place)) {
+    match (claim.size, places.free(&claim.class, &node.place)) {
         (Some(size), Some(free)) if free < size => Decision::Refuse(Report::NoRoom {
-            class: claim.class.clone(),
+            class: class_name(),
             node: name,
             size: Bytes(size),
             free: Bytes(free),
@@ -74,11 +68,9 @@ fn place_of_source(claim: &Claim, view: &View, places: &Places<'_>) -> Option<Pl
         Source::Claim(name) => {
             let source = view.claims.get(&key(name))?;
             let volume = view.volumes.get(source.volume.as_ref()?)?;
-            let owner = volume.claim.as_ref()?;
             let usable = source.bound
                 && !source.deleting
-                && owner.key == key(name)
-                && owner.uid.as_ref() == Some(&source.identity.uid);
+                && volume.claim.as_ref()?.is(&key(name), &source.identity.uid);
             usable.then(|| places.of_volume(volume))
         }
         Source::Snapshot(name) => {
@@ -89,17 +81,8 @@ fn place_of_source(claim: &Claim, view: &View, places: &Places<'_>) -> Option<Pl
                 && content.taken
                 && !snapshot.deleting
                 && !content.deleting
-                && content.snapshot.key == key(name)
-                && content.snapshot.uid.as_ref() == Some(&snapshot.uid);
+                && content.snapshot.is(&key(name), &snapshot.uid);
             usable.then(|| places.of_content(content))
         }
     }
-}
-
-/// Whether the `allowedTopologies` of a class have a term that the labels of the node fulfil.
-fn allows(class: &Class, labels: &std::collections::BTreeMap<String, String>) -> bool {
-    let fulfils = |(key, values): &(String, Vec<String>)| {
-        labels.get(key).is_some_and(|value| values.contains(value))
-    };
-    class.allowed.is_empty() || class.allowed.iter().any(|term| term.iter().all(fulfils))
 }

@@ -15,12 +15,3 @@ pub(crate) struct View {
     pub(crate) snapshots: BTreeMap<Key, Snapshot>,
     pub(crate) contents: BTreeMap<String, Content>,
 }
-
-impl View {
-    /// The space that the node with this place reported for a class; `None` if it reported none.
-    pub(crate) fn free(&self, class: &str, place: &str) -> Option<u64> {
-        let matches = |found: &&Capacity| found.class == class && found.place == place;
-        let found = self.capacities.values().filter(matches);
-        found.map(|found| found.bytes).max()
-    }
-}

@@ -5,26 +5,31 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, ObjectReference, PersistentVolumeClaim};
-use kube::api::{Api, Patch, PatchParams};
-use kube::core::DynamicObject;
-use kube::runtime::events::{Event, EventType, Recorder};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
+use objects::NodeName;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::cluster::contents;
 use crate::objects::{Identity, MANAGED_BY, SELECTED_NODE};
 use crate::report::Report;
 use crate::round::{About, Outcome, Step};
+use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// The name of the controller in its events.
+const CONTROLLER: &str = "rootcellar-fleet";
 
 #[derive(Clone)]
 pub(crate) struct Writer {
     client: Client,
-    recorder: Recorder,
+    /// The name of the pod.
+    instance: String,
 }
 
 impl fmt::Debug for Writer {
@@ -35,8 +40,8 @@ impl fmt::Debug for Writer {
 
 impl Writer {
     pub(crate) fn new(client: Client) -> Self {
-        let recorder = Recorder::new(client.clone(), "rootcellar-fleet".into());
-        Self { client, recorder }
+        let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| CONTROLLER.to_owned());
+        Self { client, instance }
     }
 
     /// Does a step, and returns how its write ended, with the uid of the object.
@@ -48,38 +53,21 @@ impl Writer {
                 instead_of,
                 missing,
             } => {
-                let from = instead_of.as_deref().unwrap_or_default();
-                let mut outcome = Outcome::Done;
-                if missing {
-                    outcome = self.absence(from).await;
-                }
-                if outcome == Outcome::Done {
-                    let change = json!({"annotations": {SELECTED_NODE: node}});
-                    let api = Api::<PersistentVolumeClaim>::namespaced(
-                        self.client.clone(),
-                        &claim.namespace,
-                    );
-                    let patch = merge(&claim, change);
-                    let write = api.patch(&claim.name, &FOR_ONE_FIELD, &patch);
-                    outcome = finish(write, SELECTED_NODE, &claim, &node, from).await;
-                }
                 let uid = claim.uid.clone();
-                if outcome == Outcome::Done {
-                    let about = About::Claim(claim);
-                    self.report(&about, &Report::Steered { node, instead_of })
-                        .await;
-                }
+                let outcome = self.select(claim, node, instead_of, missing).await;
                 Some((uid, outcome))
             }
-            Step::Label { content, node } => {
-                let patch = merge(&content, json!({"labels": {MANAGED_BY: node}}));
-                let api = Api::<DynamicObject>::all_with(self.client.clone(), &contents());
-                let write = api.patch(&content.name, &FOR_ONE_FIELD, &patch);
-                let outcome = finish(write, MANAGED_BY, &content, &node, "").await;
+            Step::Label {
+                content,
+                namespace,
+                node,
+            } => {
+                let api = Api::all_with(self.client.clone(), &Kind::CONTENT.resource());
+                let outcome = write(&api, &content, "labels", MANAGED_BY, &node, "").await;
                 let uid = content.uid.clone();
                 if outcome == Outcome::Done {
-                    self.report(&About::Content(content), &Report::Labelled { node })
-                        .await;
+                    let about = About::Content { content, namespace };
+                    self.report(&about, &Report::Labelled { node }).await;
                 }
                 Some((uid, outcome))
             }
@@ -97,10 +85,38 @@ impl Writer {
         }
     }
 
-    /// `Done` if the API server says that no node has this name.
+    async fn select(
+        &self,
+        claim: Identity,
+        node: String,
+        instead_of: Option<NodeName>,
+        missing: bool,
+    ) -> Outcome {
+        let from = instead_of.as_ref().map_or("", NodeName::as_str);
+        if missing {
+            let absence = self.absence(from).await;
+            if absence != Outcome::Done {
+                return absence;
+            }
+        }
+        let claims = Kind::CLAIM.resource();
+        let api = Api::namespaced_with(self.client.clone(), &claim.namespace, &claims);
+        let outcome = write(&api, &claim, "annotations", SELECTED_NODE, &node, from).await;
+        if outcome == Outcome::Done {
+            let report = Report::Steered { node, instead_of };
+            self.report(&About::Claim(claim), &report).await;
+        }
+        outcome
+    }
+
+    /// `Done` if the API server says that no node has this name. A name that no node can have is not asked for, because
+    /// it would change the path of the request.
     async fn absence(&self, node: &str) -> Outcome {
-        let api = Api::<Node>::all(self.client.clone());
-        match timeout(PATIENCE, api.get_metadata_opt(node)).await {
+        if node.parse::<NodeName>().is_err() {
+            return Outcome::Done;
+        }
+        let api = Api::<Object>::all_with(self.client.clone(), &Kind::NODE.resource());
+        match timeout(PATIENCE, api.get_opt(node)).await {
             Ok(Ok(None)) => Outcome::Done,
             Ok(Ok(Some(_))) => Outcome::Changed,
             Ok(Err(_)) | Err(_) => Outcome::Unanswered,
@@ -108,79 +124,87 @@ impl Writer {
     }
 
     async fn report(&self, about: &About, report: &Report) {
-        let (api_version, kind, identity) = match about {
-            About::Claim(claim) => ("v1".to_owned(), "PersistentVolumeClaim", claim),
-            About::Content(content) => (contents().api_version, "VolumeSnapshotContent", content),
+        let (kind, object) = match about {
+            About::Claim(claim) => (Kind::CLAIM, claim),
+            About::Content { content, .. } => (Kind::CONTENT, content),
         };
-        let namespace = &identity.namespace;
-        let reference = ObjectReference {
-            api_version: Some(api_version),
-            kind: Some(kind.to_owned()),
-            namespace: (!namespace.is_empty()).then(|| namespace.clone()),
-            name: Some(identity.name.clone()),
-            uid: Some(identity.uid.clone()),
-            ..ObjectReference::default()
-        };
-        let event = Event {
-            type_: if report.is_done() {
-                EventType::Normal
-            } else {
-                EventType::Warning
+        let Identity {
+            namespace, name, ..
+        } = object;
+        let event = self.event(kind, object, report);
+        let home = event.metadata.namespace.clone().unwrap_or_default();
+        let kind = kind.plural;
+        tracing::info!(kind, namespace, name, reason = report.reason(), note = %report, "reports");
+        let api = Api::<Event>::namespaced(self.client.clone(), &home);
+        match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(kind, namespace, name, %error, "cannot write an event");
+            }
+            Err(_) => tracing::warn!(kind, namespace, name, "no answer to an event"),
+        }
+    }
+
+    fn event(&self, kind: Kind, object: &Identity, report: &Report) -> Event {
+        let resource = kind.resource();
+        let namespace = Some(object.namespace.clone()).filter(|namespace| !namespace.is_empty());
+        Event {
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{CONTROLLER}-")),
+                // The events of objects without a namespace are there.
+                namespace: namespace.clone().or_else(|| Some("default".to_owned())),
+                ..ObjectMeta::default()
             },
-            reason: report.reason().to_owned(),
+            action: Some("PlaceOnNode".to_owned()),
+            event_time: Some(MicroTime(Timestamp::now())),
             note: Some(report.to_string()),
-            action: "PlaceOnNode".to_owned(),
-            secondary: None,
-        };
-        tracing::info!(
-            kind,
-            namespace,
-            name = identity.name,
-            reason = report.reason(),
-            "{report}"
-        );
-        match timeout(PATIENCE, self.recorder.publish(&event, &reference)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(name = identity.name, %error, "cannot write an event"),
-            Err(_) => tracing::warn!(name = identity.name, "no answer to an event"),
+            reason: Some(report.reason().to_owned()),
+            regarding: Some(ObjectReference {
+                api_version: Some(resource.api_version),
+                kind: Some(resource.kind),
+                namespace,
+                name: Some(object.name.clone()),
+                uid: Some(object.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(
+                if report.is_done() {
+                    "Normal"
+                } else {
+                    "Warning"
+                }
+                .to_owned(),
+            ),
+            ..Event::default()
         }
     }
 }
 
-const FOR_ONE_FIELD: PatchParams = PatchParams {
-    dry_run: false,
-    force: false,
-    field_manager: None,
-    field_validation: None,
-};
-
-fn merge(object: &Identity, mut metadata: Value) -> Patch<Value> {
-    metadata["uid"] = object.uid.as_str().into();
-    metadata["resourceVersion"] = object.version.as_str().into();
-    Patch::Merge(json!({ "metadata": metadata }))
-}
-
-/// Waits for a write, and logs it in one line.
-async fn finish<T>(
-    write: impl Future<Output = kube::Result<T>>,
-    field: &str,
+/// Sets one key of a map in the metadata, and logs that in one line.
+async fn write(
+    api: &Api<Object>,
     object: &Identity,
+    map: &str,
+    key: &str,
     node: &str,
     from: &str,
 ) -> Outcome {
-    let (outcome, error) = match timeout(PATIENCE, write).await {
-        Ok(Ok(_)) => (Outcome::Done, String::new()),
-        Ok(Err(error)) => (outcome_of(&error), error.to_string()),
-        Err(_) => (Outcome::Unanswered, "no answer in time".to_owned()),
-    };
     let Identity {
         namespace,
         name,
         uid,
         version,
     } = object;
+    let mut metadata = json!({ "uid": uid, "resourceVersion": version });
+    metadata[map] = json!({ key: node });
+    let patch: Patch<Value> = Patch::Merge(json!({ "metadata": metadata }));
+    let parameters = PatchParams::default();
+    let write = api.patch(name, &parameters, &patch);
+    let (outcome, error) = finish(write).await;
     if outcome == Outcome::Done {
-        tracing::info!(namespace, name, uid, version, node, from, "wrote {field}");
+        tracing::info!(namespace, name, uid, version, node, from, "wrote {key}");
     } else {
         tracing::warn!(
             namespace,
@@ -190,16 +214,24 @@ async fn finish<T>(
             node,
             from,
             error,
-            "did not write {field}"
+            "did not write {key}"
         );
     }
     outcome
 }
 
-fn outcome_of(error: &Error) -> Outcome {
-    match error {
-        Error::Api(status) if matches!(status.code, 404 | 409) => Outcome::Changed,
-        Error::Api(status) if status.code < 500 && status.code != 429 => Outcome::Refused,
-        _ => Outcome::Unanswered,
+/// Waits for a write; without success, also returns the reason.
+async fn finish<T>(write: impl Future<Output = kube::Result<T>>) -> (Outcome, String) {
+    match timeout(PATIENCE, write).await {
+        Ok(Ok(_)) => (Outcome::Done, String::new()),
+        Ok(Err(error)) => {
+            let outcome = match &error {
+                Error::Api(status) if matches!(status.code, 404 | 409) => Outcome::Changed,
+                Error::Api(status) if status.code < 500 && status.code != 429 => Outcome::Refused,
+                _ => Outcome::Unanswered,
+            };
+            (outcome, error.to_string())
+        }
+        Err(_) => (Outcome::Unanswered, "no answer in time".to_owned()),
     }
 }

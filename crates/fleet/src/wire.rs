@@ -1,0 +1,152 @@
+//! The objects of the API, read without trust. Their authors decide about some fields of the metadata, and a list or a
+//! watch ends at the first object that cannot be read. So an object keeps only what the controller needs, its times are
+//! texts, and it may have any other content. serde skips `managedFields` without recursion.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ApiResource;
+use kube::core::{DynamicResourceScope, GroupVersionKind, Resource};
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde_json::{Map, Value};
+
+/// The longest name of an object, in bytes.
+const MAX_NAME: usize = 253;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Object {
+    /// Names, uid, version, labels and annotations alone.
+    pub(crate) meta: ObjectMeta,
+    /// `metadata.creationTimestamp`; empty if there is none.
+    pub(crate) created: String,
+    pub(crate) deleting: bool,
+    /// The other fields, such as `spec`.
+    fields: Map<String, Value>,
+}
+
+impl Object {
+    /// The fields in another form; `None` if they do not have it.
+    pub(crate) fn fields<T: DeserializeOwned>(self) -> Option<T> {
+        serde_json::from_value(Value::Object(self.fields)).ok()
+    }
+
+    /// The value of an annotation; `None` if it is longer than a name.
+    pub(crate) fn annotation(&self, key: &str) -> Option<String> {
+        named(self.meta.annotations.as_ref()?.get(key)?.clone())
+    }
+}
+
+/// A text that may be the name of an object. Longer ones would fill the memory.
+pub(crate) fn named(text: String) -> Option<String> {
+    (1..=MAX_NAME).contains(&text.len()).then_some(text)
+}
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Metadata {
+            namespace: Option<String>,
+            name: Option<String>,
+            uid: Option<String>,
+            resource_version: Option<String>,
+            creation_timestamp: Option<String>,
+            deletion_timestamp: Option<String>,
+            labels: Option<BTreeMap<String, String>>,
+            annotations: Option<BTreeMap<String, String>>,
+        }
+        #[derive(serde::Deserialize)]
+        struct Wire {
+            #[serde(default)]
+            metadata: Metadata,
+            #[serde(flatten)]
+            fields: Map<String, Value>,
+        }
+        let Wire { metadata, fields } = Wire::deserialize(deserializer)?;
+        Ok(Self {
+            meta: ObjectMeta {
+                namespace: metadata.namespace,
+                name: metadata.name,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                labels: metadata.labels,
+                annotations: metadata.annotations,
+                ..ObjectMeta::default()
+            },
+            created: metadata.creation_timestamp.unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+            fields,
+        })
+    }
+}
+
+impl Resource for Object {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(of: &ApiResource) -> Cow<'_, str> {
+        (&*of.kind).into()
+    }
+
+    fn group(of: &ApiResource) -> Cow<'_, str> {
+        (&*of.group).into()
+    }
+
+    fn version(of: &ApiResource) -> Cow<'_, str> {
+        (&*of.version).into()
+    }
+
+    fn plural(of: &ApiResource) -> Cow<'_, str> {
+        (&*of.plural).into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.meta
+    }
+}
+
+/// A kind of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    group: &'static str,
+    singular: &'static str,
+    pub(crate) plural: &'static str,
+}
+
+impl Kind {
+    pub(crate) const NODE: Self = Self::new("", "Node", "nodes");
+    pub(crate) const VOLUME: Self = Self::new("", "PersistentVolume", "persistentvolumes");
+    pub(crate) const CLAIM: Self = Self::new("", "PersistentVolumeClaim", "persistentvolumeclaims");
+    pub(crate) const CLASS: Self = Self::new(STORAGE, "StorageClass", "storageclasses");
+    pub(crate) const CAPACITY: Self =
+        Self::new(STORAGE, "CSIStorageCapacity", "csistoragecapacities");
+    pub(crate) const SNAPSHOT: Self = Self::new(SNAPSHOTS, "VolumeSnapshot", "volumesnapshots");
+    pub(crate) const CONTENT: Self =
+        Self::new(SNAPSHOTS, "VolumeSnapshotContent", "volumesnapshotcontents");
+
+    const fn new(group: &'static str, singular: &'static str, plural: &'static str) -> Self {
+        Self {
+            group,
+            singular,
+            plural,
+        }
+    }
+
+    pub(crate) fn resource(self) -> ApiResource {
+        let kind = GroupVersionKind::gvk(self.group, "v1", self.singular);
+        ApiResource::from_gvk_with_plural(&kind, self.plural)
+    }
+
+    /// Whether the cluster may lack the kind, because it is defined by a CRD.
+    pub(crate) fn is_optional(self) -> bool {
+        self.group == SNAPSHOTS
+    }
+}
+
+const STORAGE: &str = "storage.k8s.io";
+pub(crate) const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
