@@ -1,10 +1,12 @@
 #!/bin/sh
-# Runs a command with a real Kubernetes: a control plane and two nodes, in namespaces that end with it.
+# Runs a command with a real Kubernetes: a control plane and nodes, in namespaces that end with it.
 #
 # Usage: cluster.sh COMMAND [argument...]   it finds KUBECONFIG set and the node's mounts in /proc/$(cat $RUN/nodeN.pid)/root
 # Needs: root, cgroup v1 or v2, the parts of setup.sh e2e and of parts.sh.
 # Env:   PARTS        the built parts, absolute
 #        RUN          a directory for logs and the nodes' files, absolute, created anew
+#        NODES        the numbers of the nodes, default "1 2"; without any, there is no registry either
+#        CONTROLLERS SCHEDULER  see control-plane.sh
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
 #        NODE_SETUP   see node.sh
 #        IMAGES       see node.sh
@@ -32,9 +34,12 @@ here=$(dirname "$0")
 export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" NODE_SETUP="${NODE_SETUP:-true}"
 export PATH="$PARTS/bin:$PATH"
 "$here/control-plane.sh"
-# shellcheck source=e2e/registry.sh
-. "$here/registry.sh"
-for i in 1 2; do
+nodes=${NODES-1 2}
+if [ -n "$nodes" ]; then
+    # shellcheck source=e2e/registry.sh
+    . "$here/registry.sh"
+fi
+for i in $nodes; do
     # A pod with hostPID sees the processes of its node, and the node's mounts at process 1, as on a machine. The file gets
     # the number of that process in the namespace of this script, from the /proc that is mounted before the node's own.
     CGROUP="$CGROUPS-node$i" unshare --mount --net --uts --pid --fork --kill-child --propagation private \
@@ -46,5 +51,5 @@ for i in 1 2; do
     ip link set "veth$i" master br0 up
     ip route add "10.244.$i.0/24" via "172.30.0.1$i"
 done
-"$here/ready.sh" 2
+"$here/ready.sh" "$(echo "$nodes" | wc -w)"
 "$@"

@@ -2,6 +2,8 @@
 # Starts etcd and the Kubernetes control plane in the network namespace it runs in, and returns when it answers.
 #
 # Env:   RUN KUBECONFIG  as in cluster.sh
+#        CONTROLLERS     those that the controller manager runs, default: its own list
+#        SCHEDULER       if empty, the command starts the scheduler itself
 set -eu
 address=172.30.0.1
 start() { # COMMAND [argument...]
@@ -43,5 +45,6 @@ for _ in $(seq 240); do
 done
 kubectl get --raw /readyz >/dev/null || { tail -n 20 "$RUN/log/etcd" "$RUN/log/kube-apiserver" >&2 && exit 1; }
 start kube-controller-manager --kubeconfig="$KUBECONFIG" --service-account-private-key-file="$RUN/pki/sa.key" \
-    --root-ca-file="$RUN/pki/apiserver.crt" --use-service-account-credentials=true --leader-elect=false
-start kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false
+    --root-ca-file="$RUN/pki/apiserver.crt" --use-service-account-credentials=true --leader-elect=false \
+    --controllers="${CONTROLLERS:-*}"
+[ -z "${SCHEDULER-yes}" ] || start kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false

@@ -4,6 +4,7 @@
 # snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance|databases|migration]   with it, Kubernetes' own test binary, the image of debian.sh or local-path-provisioner too
+#        parts.sh fleet   no images, and only the programs of a cluster without kubelets, with an older csi-provisioner too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
 #        K8S    the minor version of Kubernetes: one of kubernetes/, or default: the one of go.mod
@@ -31,18 +32,25 @@ build() { # NAME [argument of go...]
     shift
     go "$@"
 }
-for command in kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl; do
+commands="kube-apiserver kube-controller-manager kube-scheduler kubectl"
+[ "${1:-}" = fleet ] || commands="$commands kubelet"
+for command in $commands; do
     build "$command $version" -C "$from" build -ldflags "$flags" -o "$PARTS/bin/" "$k8s/cmd/$command"
 done
-build agnhost -C "$from" build -ldflags "$flags" -o "$PARTS/bin/" $k8s/test/images/agnhost
-build registrar build -ldflags '-s -w' -o "$PARTS/bin/" ./registrar
-build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" \
-    github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
-build csi-resizer -C resizer build -ldflags '-s -w' -o "$PARTS/bin/" \
-    github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer
+provisioner=github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner
+build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" $provisioner
 snapshotter=github.com/kubernetes-csi/external-snapshotter
 build "csi-snapshotter and snapshot-controller" -C snapshotter build -ldflags '-s -w' -o "$PARTS/bin/" \
     $snapshotter/v8/cmd/csi-snapshotter $snapshotter/v8/cmd/snapshot-controller
+../hack/snapshot-controller.sh "$PARTS/snapshot-controller"
+if [ "${1:-}" = fleet ]; then
+    build csi-provisioner-6.3.0 -C provisioner-6.3.0 build -ldflags '-s -w' -o "$PARTS/bin/csi-provisioner-6.3.0" $provisioner
+    exit
+fi
+build agnhost -C "$from" build -ldflags "$flags" -o "$PARTS/bin/" $k8s/test/images/agnhost
+build registrar build -ldflags '-s -w' -o "$PARTS/bin/" ./registrar
+build csi-resizer -C resizer build -ldflags '-s -w' -o "$PARTS/bin/" \
+    github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer
 build image -C image build -o "$PARTS/bin/" .
 build registry -C registry build -ldflags '-s -w' -o "$PARTS/bin/" github.com/distribution/distribution/v3/cmd/registry
 build crane -C ../hack/release build -ldflags '-s -w' -o "$PARTS/bin/" github.com/google/go-containerregistry/cmd/crane
@@ -50,8 +58,6 @@ if [ "${1:-}" = conformance ]; then
     build e2e.test -C "$from" test -c -ldflags "$flags" -o "$PARTS/bin/e2e.test" $k8s/test/e2e
     build ginkgo -C "$from" build -ldflags '-s -w' -o "$PARTS/bin/" github.com/onsi/ginkgo/v2/ginkgo
 fi
-
-../hack/snapshot-controller.sh "$PARTS/snapshot-controller"
 
 image() { # FILE NAMES ENTRYPOINT [SOURCE=/DESTINATION...]
     file=$1
