@@ -9,6 +9,7 @@
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
 #        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
+#        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -20,6 +21,7 @@
 #        STEPS             a file to append the minutes of each step to
 #        ROUNDS, RESULTS   of startup: how often both kinds of pods start, default: 5; the directory of the table,
 #                          default: benches/results
+#        WAITING           of fleet: how long a claim must wait without the controller, default: 60s
 # Last line: N passed, N failed, N skipped.
 set -eu
 # The end of make, by any signal, ends this script and all that it runs. Each is a child of its own, and in no pipe.
@@ -30,9 +32,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-parts | scenarios | conformance | release | upgrade | startup | databases | migration) shift ;;
+parts | scenarios | conformance | release | upgrade | startup | databases | migration | fleet) shift ;;
 *)
-    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration [argument...]" >&2
+    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|fleet [argument...]" >&2
     exit 64
     ;;
 esac
@@ -65,7 +67,9 @@ step() { # NAME COMMAND [argument...]
         tee -a "${STEPS:-/dev/null}"
 }
 arch=$(dpkg --print-architecture)
-if [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
+if [ "$what" = fleet ]; then
+    step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --workspace
+elif [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
     step image contained hack/image.sh "$arch"
 else
     step image contained hack/image.sh
@@ -76,10 +80,12 @@ if [ "$what" = parts ]; then
 fi
 step parts contained e2e/parts.sh "$what"
 step manifests contained hack/manifests.sh check
-for name in rootcellar rootcellar-fleet; do
-    cp "$target/image/$name-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
-    mv "$PARTS/new.tar" "$PARTS/images/${name#rootcellar-}.tar"
-done
+if [ "$what" != fleet ]; then
+    for name in rootcellar rootcellar-fleet; do
+        cp "$target/image/$name-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
+        mv "$PARTS/new.tar" "$PARTS/images/${name#rootcellar-}.tar"
+    done
+fi
 IMAGES="pause busybox agnhost rootcellar fleet provisioner snapshotter snapshot-controller resizer registrar"
 case $what in
 upgrade)
@@ -108,7 +114,10 @@ cluster() { # COMMAND [argument...]
 wait_for() { # PID
     wait "$1" || status=$?
 }
-if [ "$what" != conformance ]; then
+if [ "$what" = fleet ]; then
+    step vet contained go -C e2e vet -trimpath ./fleet
+    step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/fleet" ./fleet
+elif [ "$what" != conformance ]; then
     step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./scenarios
 fi
@@ -125,6 +134,12 @@ upgrade) step upgrade cluster scenarios -test.timeout 60m -test.run TestUpgrade 
 migration)
     export NODE_SETUP="$E2E/migration/disks.sh"
     step migration cluster scenarios -test.timeout 60m -test.run TestMigration "$@"
+    ;;
+fleet)
+    # Nothing renews the nodes' leases, and the scheduler calls the API server through a proxy of the test.
+    export NODES='' CONTROLLERS='*,-node-lifecycle-controller,-taint-eviction-controller' SCHEDULER=''
+    export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet"
+    step fleet cluster fleet -test.timeout 60m "$@"
     ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;

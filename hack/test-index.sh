@@ -2,9 +2,9 @@
 # Prints the tests of each promise in docs/semantics.md, as Markdown.
 # A promise is a list entry or a table row of semantics.md that begins with its id in bold.
 # A test names its promises in the last line of its comment: `/// Proves: R4, R7.` in Rust, `// Proves: K2.` above a
-# scenario of e2e/scenarios, and `# Proves: D13.` in the header of a script in hack/.
+# scenario of e2e/scenarios or e2e/fleet, and `# Proves: D13.` in the header of a script in hack/.
 # Fails if a promise has no id or no test, if two promises have one id, if a test proves an unknown id, or if a test of
-# tests/suite, tests/quota, tests/replay or e2e/scenarios proves nothing.
+# tests/suite, tests/quota, tests/replay, e2e/scenarios or e2e/fleet proves nothing.
 #
 # Needs: nothing but a POSIX shell with awk, find and sort.
 set -eu
@@ -50,9 +50,9 @@ in_rust() { # DIRECTORY
         END { stray() }' {} +
 }
 
-# Prints the scenarios, which the lists of e2e/scenarios give a title and a function.
-in_scenarios() {
-    awk '
+# Prints the scenarios, which the lists of a directory give a title and a function.
+in_scenarios() { # DIRECTORY MARK
+    awk -v top="$1" -v mark="$2" '
         /^\/\/ *Proves/ {
             ids = $0
             if (!sub(/^\/\/ Proves: /, "", ids)) ids = "?"
@@ -77,9 +77,9 @@ in_scenarios() {
             titles[name] = title
         }
         END {
-            for (name in titles) print (name in proves ? proves[name] : "-") "\te2e: " titles[name]
-            for (name in proves) if (!(name in titles)) print "!\te2e/scenarios: " name " is in no list of scenarios"
-        }' e2e/scenarios/*_test.go
+            for (name in titles) print (name in proves ? proves[name] : "-") "\t" mark ": " titles[name]
+            for (name in proves) if (!(name in titles)) print "!\t" top ": " name " is in no list of scenarios"
+        }' "$1"/*_test.go
 }
 
 # Prints the scripts that prove a promise.
@@ -93,7 +93,8 @@ in_scripts() {
     in_rust tests/replay
     # A unit test need not prove a promise.
     for crate in src crates/*/src; do in_rust "$crate"; done | awk '!/^-\t/'
-    in_scenarios
+    in_scenarios e2e/scenarios e2e
+    in_scenarios e2e/fleet e2e-fleet
     in_scripts
 } | LC_ALL=C sort -t "$(printf '\t')" -k 2 >"$work/tests"
 
@@ -129,7 +130,7 @@ awk -F '\t' -v promises="$promises" '
     }
     END {
         print "# Tests of the promises\n"
-        print "A name with `tests::` is a unit test in `src` or `crates`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs."
+        print "A name with `tests::` is a unit test in `src` or `crates`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs, and `e2e-fleet:` one of `make e2e-fleet`."
         print "The other names are tests of `tests/suite`, `tests/quota` and `tests/replay`, by the names that `cargo test` shows."
         section = ""
         for (i = 1; i <= last; i++) {

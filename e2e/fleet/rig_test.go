@@ -1,0 +1,438 @@
+// Package fleet tests rootcellar-fleet between the stock sidecars, on a real control plane.
+//
+// cluster.sh starts the control plane without nodes. Here a node is its objects, and beside them the real driver, csi-provisioner
+// and csi-snapshotter; a pod is scheduled and never runs. Each client has a proxy of its own, which holds one write at a
+// time, so that each race is met on purpose. main_test.go lists the scenarios.
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	driver = "csi.rootcellar.dev"
+	system = "rootcellar-system"
+	// topologyKey is the label that names a volume's node.
+	topologyKey = "topology.rootcellar.dev/node"
+	// patience is the time for work that takes seconds on an idle machine.
+	patience = 2 * time.Minute
+)
+
+// run is the directory of logs and of the nodes' files, root the repository.
+var run, root = os.Getenv("RUN"), filepath.Dir(os.Getenv("E2E"))
+
+var quiet = log.New(io.Discard, "", 0)
+
+// admin has all rights, and calls the API server without a proxy.
+var admin = func() *rest.Config {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		panic(err)
+	}
+	config.QPS, config.Burst = 500, 1000
+	return config
+}()
+
+var client, objects = kubernetes.NewForConfigOrDie(admin), dynamic.NewForConfigOrDie(admin)
+
+func resourceOf(name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: name}
+}
+
+var snapshotKind, contentKind = resourceOf("volumesnapshots"), resourceOf("volumesnapshotcontents")
+
+// process is a program that the test started.
+type process struct {
+	*exec.Cmd
+	done chan struct{}
+}
+
+// launch starts a program whose output is added to a log of this name.
+func launch(name string, env []string, program string, arguments ...string) *process {
+	out, err := os.OpenFile(filepath.Join(run, "log", name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		panic(err)
+	}
+	defer out.Close()
+	p := &process{exec.Command(program, arguments...), make(chan struct{})}
+	p.Env = append(os.Environ(), env...)
+	p.Stdout, p.Stderr = out, out
+	if err := p.Start(); err != nil {
+		panic(err)
+	}
+	go func() {
+		_ = p.Wait()
+		close(p.done)
+	}()
+	return p
+}
+
+func (p *process) alive() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the program without a chance to react.
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	<-p.done
+}
+
+// pause stops the program, and returns the function that continues it.
+func (p *process) pause(s *scenario) func() {
+	s.must(p.Process.Signal(syscall.SIGSTOP))
+	resume := sync.OnceFunc(func() { _ = p.Process.Signal(syscall.SIGCONT) })
+	s.Cleanup(resume)
+	return resume
+}
+
+// machine is a node: its objects, its disks and its programs.
+type machine struct {
+	name, dir string
+	// value is that of the topology label.
+	value string
+
+	driver, provisioner, snapshotter *process
+	// provisioning and snapshotting are the proxies of the two sidecars.
+	provisioning, snapshotting *proxy
+}
+
+// sidecars are the arguments of the containers in the chart's DaemonSet, by their names.
+var sidecars = map[string][]string{}
+
+// render returns the objects of the chart with snapshots and rootcellar-fleet.
+func render() []*unstructured.Unstructured {
+	text, err := exec.Command("helm", "template", "rootcellar", filepath.Join(root, "deploy/chart"), "--kube-version", "1.36.0",
+		"--namespace", system, "--set", "snapshots.enabled=true,fleet.enabled=true,namespace.create=true").Output()
+	if err != nil {
+		panic(fmt.Sprint(err, string(text)))
+	}
+	var found []*unstructured.Unstructured
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(string(text)), 4096); ; {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(&object.Object); errors.Is(err, io.EOF) {
+			return found
+		} else if err != nil {
+			panic(err)
+		}
+		if len(object.Object) > 0 {
+			found = append(found, object)
+		}
+	}
+}
+
+// install creates the chart's objects but its pods, and the CRDs of snapshots.
+func (s *scenario) install() {
+	s.Helper()
+	s.kubectl("apply", "--server-side", "--kustomize", filepath.Join(os.Getenv("PARTS"), "snapshot-controller", "crd"))
+	s.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout", patience.String())
+	file := filepath.Join(run, "chart.yaml")
+	var text strings.Builder
+	for _, object := range render() {
+		switch object.GetKind() {
+		case "DaemonSet":
+			containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+			s.must(err)
+			for _, container := range containers {
+				arguments, _, err := unstructured.NestedStringSlice(container.(map[string]any), "args")
+				s.must(err)
+				sidecars[container.(map[string]any)["name"].(string)] = arguments
+			}
+		case "Deployment":
+		default:
+			line, err := object.MarshalJSON()
+			s.must(err)
+			text.WriteString("---\n" + string(line))
+		}
+	}
+	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
+	s.kubectl("apply", "--server-side", "--filename", file)
+	s.apply(fmt.Sprintf(`
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotClass
+metadata: {name: taken}
+driver: %[1]s
+deletionPolicy: Delete
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: late}
+provisioner: %[1]s
+parameters: {pool: default}
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: now}
+provisioner: %[1]s
+parameters: {pool: default}
+volumeBindingMode: Immediate
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: slow}
+provisioner: %[1]s
+parameters: {pool: slow, copy: allowed}
+volumeBindingMode: WaitForFirstConsumer
+`, driver))
+}
+
+// disk mounts an image with a filesystem below the node's directory. The mount ends with the namespaces of cluster.sh.
+func (m *machine) disk(s *scenario, name, size, filesystem string) {
+	s.Helper()
+	image, dir := filepath.Join(m.dir, name+".img"), filepath.Join(m.dir, "pools", name)
+	s.must(os.MkdirAll(dir, 0o755))
+	for _, step := range [][]string{
+		{"truncate", "-s", size, image}, {"mkfs." + filesystem, "-q", image}, {"mount", "-o", "loop", image, dir},
+	} {
+		_, err := command(s.Context(), step[0], step[1:]...)
+		s.must(err)
+	}
+}
+
+// addNode adds a node with a pool of this size whose files share blocks, and a small one whose files do not.
+func (s *scenario) addNode(name, size string) *machine {
+	s.Helper()
+	rig.number++
+	// reap.sh removes directories of these names, and the path of a socket is short.
+	m := &machine{name: name, value: name, dir: filepath.Join(run, fmt.Sprint("node", rig.number))}
+	m.disk(s, "default", size, "xfs")
+	m.disk(s, "slow", "600M", "ext4")
+	m.startDriver()
+	m.register(s)
+	m.provisioning, m.snapshotting = newProxy("provisioner-"+name), newProxy("snapshotter-"+name)
+	m.startProvisioner()
+	m.startSnapshotter()
+	s.eventually("the capacity of "+name+" is known", patience, func() string {
+		capacities, err := client.StorageV1().CSIStorageCapacities(system).List(s.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, capacity := range capacities.Items {
+			if capacity.StorageClassName != "late" || !slices.ContainsFunc(capacity.OwnerReferences, func(owner metav1.OwnerReference) bool {
+				return owner.Name == m.pod()
+			}) {
+				continue
+			}
+			m.value = capacity.NodeTopology.MatchLabels[topologyKey]
+			return ""
+		}
+		return "not yet"
+	})
+	if m.value != m.name {
+		s.kubectl("label", "node", name, topologyKey+"="+m.value, "--overwrite")
+	}
+	return m
+}
+
+// pod is the name of the pod that the driver would run in.
+func (m *machine) pod() string { return "rootcellar-" + m.name[:min(20, len(m.name))] }
+
+func (m *machine) socket() string { return "unix://" + filepath.Join(m.dir, "csi.sock") }
+
+func (m *machine) startDriver() {
+	for _, dir := range []string{"state", "kubelet"} {
+		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o755); err != nil {
+			panic(err)
+		}
+	}
+	arguments := []string{"serve", "--endpoint", m.socket(), "--node", m.name, "--state-dir", filepath.Join(m.dir, "state"),
+		"--kubelet-dir", filepath.Join(m.dir, "kubelet")}
+	for _, pool := range []string{"default", "slow"} {
+		arguments = append(arguments, "--pool", pool+"="+filepath.Join(m.dir, "pools", pool)+",init,require-mount")
+	}
+	m.driver = launch("driver-"+m.name, nil, os.Getenv("DRIVER"), arguments...)
+}
+
+// provisionerVersion is part of the name of the program, and empty for the newest.
+var provisionerVersion string
+
+// startProvisioner starts csi-provisioner with the arguments of the chart, and then these.
+func (m *machine) startProvisioner(changes ...string) {
+	env := []string{"NODE_NAME=" + m.name, "NAMESPACE=" + system, "POD_NAME=" + m.pod()}
+	m.provisioner = m.sidecar("csi-provisioner", "csi-provisioner"+provisionerVersion, m.provisioning, env, changes...)
+}
+
+func (m *machine) startSnapshotter() {
+	m.snapshotter = m.sidecar("csi-snapshotter", "csi-snapshotter", m.snapshotting, []string{"NODE_NAME=" + m.name})
+}
+
+func (m *machine) sidecar(container, program string, through *proxy, env []string, changes ...string) *process {
+	var arguments []string
+	for _, argument := range sidecars[container] {
+		if !strings.HasPrefix(argument, "--csi-address=") {
+			arguments = append(arguments, argument)
+		}
+	}
+	// Klog takes the last of repeated flags.
+	arguments = append(arguments, "--csi-address="+m.socket(), "--kubeconfig="+through.config, "--v=4")
+	return launch(container+"-"+m.name, env, program, append(arguments, changes...)...)
+}
+
+// register creates the objects that a kubelet and a registrar would create, and the driver's pod, which owns the
+// capacities.
+func (m *machine) register(s *scenario) {
+	s.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{
+		corev1.LabelHostname: m.name[:min(63, len(m.name))], corev1.LabelOSStable: "linux",
+	}}}
+	if len(m.name) <= 63 {
+		node.Labels[topologyKey] = m.name
+	}
+	made, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
+	s.must(err)
+	room := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("1000"),
+	}
+	made.Status = corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Rig", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+	}}}
+	made, err = client.CoreV1().Nodes().UpdateStatus(s.Context(), made, metav1.UpdateOptions{})
+	s.must(err)
+	// The API server adds a taint to each new node.
+	made.Spec.Taints = nil
+	_, err = client.CoreV1().Nodes().Update(s.Context(), made, metav1.UpdateOptions{})
+	s.must(err)
+	info := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+		Name: driver, NodeID: m.name, TopologyKeys: []string{topologyKey},
+	}}}}
+	_, err = client.StorageV1().CSINodes().Create(s.Context(), info, metav1.CreateOptions{})
+	s.must(err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: m.pod()}, Spec: sleeper()}
+	pod.Spec.NodeName = m.name
+	s.eventually("the pod of the driver is created", patience, func() string {
+		_, err := client.CoreV1().Pods(system).Create(s.Context(), pod, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// unregister deletes the node's objects, as a cloud does whose machine has gone.
+func (m *machine) unregister(s *scenario) {
+	s.Helper()
+	s.kubectl("delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
+}
+
+// stop ends the programs of the node.
+func (m *machine) stop() {
+	for _, p := range []*process{m.provisioner, m.snapshotter, m.driver} {
+		p.kill()
+	}
+}
+
+// directories returns the volume directories of a pool whose names contain the text.
+func (m *machine) directories(s *scenario, pool, text string) []string {
+	s.Helper()
+	entries, err := os.ReadDir(filepath.Join(m.dir, "pools", pool, "volumes"))
+	s.must(err)
+	var found []string
+	for _, entry := range entries {
+		if strings.Contains(entry.Name(), text) {
+			found = append(found, filepath.Join(m.dir, "pools", pool, "volumes", entry.Name()))
+		}
+	}
+	return found
+}
+
+// rig has what is there once: the three nodes, of which node1 has the sources and node3 is the emptiest, and the central
+// programs with their proxies.
+var rig struct {
+	// number is that of the nodes that were added.
+	number                       int
+	node1, node2, node3          *machine
+	scheduling, labelling, fleet *proxy
+	snapshots                    *process
+	controller                   *process
+	// arguments are those of the controller.
+	arguments []string
+}
+
+func nodes() []*machine { return []*machine{rig.node1, rig.node2, rig.node3} }
+
+// build starts everything but the controller.
+func (s *scenario) build() {
+	s.Helper()
+	s.install()
+	rig.scheduling, rig.labelling, rig.fleet = newProxy("scheduler"), newProxy("snapshot-controller"), newProxy("fleet")
+	rig.node1, rig.node2, rig.node3 = s.addNode("node1", "1500M"), s.addNode("node2", "1500M"), s.addNode("node3", "20G")
+	// In 1.36 the preference for the emptiest node is off.
+	config := fmt.Sprintf(`
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {leaderElect: false}
+clientConnection: {kubeconfig: %q, contentType: application/json, qps: 200, burst: 400}
+`, rig.scheduling.config)
+	file := filepath.Join(run, "scheduler.yaml")
+	s.must(os.WriteFile(file, []byte(config), 0o644))
+	launch("kube-scheduler", nil, "kube-scheduler", "--config", file, "--feature-gates=StorageCapacityScoring=true", "--secure-port=0")
+}
+
+// snapshotController starts the stock program, or starts it again with other arguments.
+func (s *scenario) snapshotController(arguments ...string) {
+	s.Helper()
+	if rig.snapshots != nil {
+		rig.snapshots.kill()
+	}
+	rig.snapshots = launch("snapshot-controller", nil, "snapshot-controller",
+		append([]string{"--kubeconfig=" + rig.labelling.config, "--leader-election=false", "--http-endpoint=", "--v=4"}, arguments...)...)
+}
+
+const distributed = "--enable-distributed-snapshotting"
+
+// control starts the controller with these arguments.
+func (s *scenario) control(arguments ...string) {
+	s.Helper()
+	s.uncontrol()
+	rig.arguments = arguments
+	env := []string{"KUBECONFIG=" + rig.fleet.config, "POD_NAMESPACE=" + system, "RUST_LOG=debug"}
+	rig.controller = launch("fleet", env, os.Getenv("FLEET"), append([]string{"--http", "127.0.0.1:9809"}, arguments...)...)
+}
+
+// uncontrol ends the controller.
+func (s *scenario) uncontrol() {
+	if rig.controller != nil {
+		rig.controller.kill()
+		rig.controller = nil
+	}
+}
+
+// command runs a program and returns its output, errors included.
+func command(ctx context.Context, name string, arguments ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, name, arguments...).CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil {
+		return text, fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, text)
+	}
+	return text, nil
+}
