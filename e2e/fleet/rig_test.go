@@ -23,7 +23,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -175,7 +174,7 @@ func (s *scenario) install() {
 		}
 	}
 	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
-	s.kubectl("apply", "--server-side", "--filename", file)
+	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
 	s.apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
@@ -257,10 +256,10 @@ func (s *scenario) addNode(name, size string) *machine {
 // pod is the name of the pod that the driver would run in.
 func (m *machine) pod() string { return "rootcellar-" + m.name[:min(20, len(m.name))] }
 
-func (m *machine) socket() string { return "unix://" + filepath.Join(m.dir, "csi.sock") }
+func (m *machine) socket() string { return "unix://" + filepath.Join(m.dir, "plugin", "csi.sock") }
 
 func (m *machine) startDriver() {
-	for _, dir := range []string{"state", "kubelet"} {
+	for _, dir := range []string{"plugin", "state", "kubelet"} {
 		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o755); err != nil {
 			panic(err)
 		}
@@ -295,7 +294,8 @@ func (m *machine) sidecar(container, program string, through *proxy, env []strin
 	}
 	// Klog takes the last of repeated flags.
 	arguments = append(arguments, "--csi-address="+m.socket(), "--kubeconfig="+through.config, "--v=4")
-	return launch(container+"-"+m.name, env, program, append(arguments, changes...)...)
+	// The variable outranks the flag.
+	return launch(container+"-"+m.name, append(env, "KUBECONFIG="+through.config), program, append(arguments, changes...)...)
 }
 
 // register creates the objects that a kubelet and a registrar would create, and the driver's pod, which owns the
@@ -308,20 +308,13 @@ func (m *machine) register(s *scenario) {
 	if len(m.name) <= 63 {
 		node.Labels[topologyKey] = m.name
 	}
-	made, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
+	_, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 	s.must(err)
-	room := corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"), corev1.ResourcePods: resource.MustParse("1000"),
-	}
-	made.Status = corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Rig", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
-	}}}
-	made, err = client.CoreV1().Nodes().UpdateStatus(s.Context(), made, metav1.UpdateOptions{})
-	s.must(err)
+	room := `{"cpu": "64", "memory": "256Gi", "pods": "1000"}`
+	s.kubectl("patch", "node", m.name, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
+		"conditions": [{"type": "Ready", "status": "True", "reason": "Rig", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`, room, time.Now().UTC().Format(time.RFC3339)))
 	// The API server adds a taint to each new node.
-	made.Spec.Taints = nil
-	_, err = client.CoreV1().Nodes().Update(s.Context(), made, metav1.UpdateOptions{})
-	s.must(err)
+	s.kubectl("patch", "node", m.name, "--type=merge", "--patch", `{"spec": {"taints": null}}`)
 	info := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
 		Name: driver, NodeID: m.name, TopologyKeys: []string{topologyKey},
 	}}}}
@@ -404,7 +397,7 @@ func (s *scenario) snapshotController(arguments ...string) {
 	if rig.snapshots != nil {
 		rig.snapshots.kill()
 	}
-	rig.snapshots = launch("snapshot-controller", nil, "snapshot-controller",
+	rig.snapshots = launch("snapshot-controller", []string{"KUBECONFIG=" + rig.labelling.config}, "snapshot-controller",
 		append([]string{"--kubeconfig=" + rig.labelling.config, "--leader-election=false", "--http-endpoint=", "--v=4"}, arguments...)...)
 }
 
