@@ -242,7 +242,7 @@ func (s *scenario) scheduled(pod string, m *machine) {
 	s.Helper()
 	s.eventually("pod "+pod+" is scheduled", patience, func() string {
 		if s.nodeOf(pod) == "" {
-			return s.said("Pod", pod)
+			return "it has none" + s.said("Pod", pod)
 		}
 		return ""
 	})

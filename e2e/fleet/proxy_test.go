@@ -32,7 +32,7 @@ type call struct {
 func (c *call) writes() bool { return c.method != http.MethodGet && c.method != http.MethodHead }
 
 func (c *call) String() string {
-	return fmt.Sprintf("%s %s %s %d %.300s", c.at.Format("15:04:05.000"), c.method, c.path, c.status, c.body)
+	return fmt.Sprintf("%s %s %s %d %.300q", c.at.Format("15:04:05.000"), c.method, c.path, c.status, c.body)
 }
 
 // matcher selects calls.
