@@ -22,6 +22,7 @@ var alone = []entry{
 	{"a source's node without driver gets the volume when its driver is back", driverDown},
 	{"a source's node that is gone is reported, and no other is named", goneNode},
 	{"a node with the topology label of another is never named", falseLabel},
+	{"a pool whose volumes name two nodes is reported, and neither is named", twoNodes},
 	{"a node whose name is too long for a label gets copies, and its snapshots are reported", longName},
 	{"a thousand contents that wait are labelled, and claims are steered meanwhile", thousand},
 	{"a content that has waited for more than an hour is reported, and labelled with the switch", oldContent},
@@ -203,6 +204,51 @@ func falseLabel(s *scenario) {
 	for name := range copies {
 		s.bound(name, rig.node1)
 	}
+}
+
+// twoNodes has a volume by hand, as after a disk was copied to another node.
+//
+// Proves: F5.
+func twoNodes(s *scenario) {
+	m := s.extra("twin", "400M")
+	volume := s.source("source", m)
+	handle := s.handleOf(s.take("taken", "source"))
+	parts := strings.Split(volume.Spec.CSI.VolumeHandle, "-")
+	other := s.namespace + "-other"
+	s.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: %q}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 64Mi}
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: none
+  csi: {driver: %q, volumeHandle: "v1-%s-%s"}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: %s, operator: In, values: [%s]}]}]}}
+`, other, driver, parts[1], strings.Repeat("0123456789abcdef", 2), topologyKey, rig.node2.value))
+	remove := func() { _, _ = command(backgroundContext, "kubectl", "delete", "pv", other, "--ignore-not-found") }
+	s.Cleanup(remove)
+	// The controller learns of the volume by a watch of its own.
+	probe := s.handed("probe", handle, "Retain")
+	s.event("VolumeSnapshotContent", probe, "PoolOnTwoNodes")
+	for name, copy := range copies {
+		s.claim(name, "late", copy)
+	}
+	for name := range copies {
+		s.event("PersistentVolumeClaim", name, "PoolOnTwoNodes")
+	}
+	s.always("nothing is written", 3*time.Second, func() string {
+		if found := labels(probe); len(found) > 0 {
+			return listing(found)
+		}
+		return s.untouched("restored") + s.untouched("cloned")
+	})
+	remove()
+	for name := range copies {
+		s.bound(name, m)
+	}
+	s.labelled(probe, m)
 }
 
 // Proves: F6.

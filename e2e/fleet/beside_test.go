@@ -23,6 +23,7 @@ var beside = []entry{
 	{"a label of another node is left, and reported", labelOfAnother},
 	{"a snapshot that points at another's content is no source", anothersContent},
 	{"a snapshot that was made anew under the name of another is no source for its content", snapshotMadeAnew},
+	{"a claim that was made anew under the name of another is no source", claimMadeAnew},
 	{"a malformed handle or one of an unknown pool is reported, and nothing is named", malformed},
 }
 
@@ -258,6 +259,27 @@ func snapshotMadeAnew(s *scenario) {
 		s.pretend("taken", content)
 		return s.untouched("restored")
 	})
+}
+
+// claimMadeAnew has a source that names a volume which still belongs to the former claim.
+//
+// Proves: F2.
+func claimMadeAnew(s *scenario) {
+	volume := s.source("source", rig.node1)
+	s.kubectl("patch", "pv", volume.Name, "--type=merge", "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.kubectl("delete", "pvc", "source", "--timeout", patience.String())
+	s.claim("source", "late", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume.Name })
+	// A claim may even say that it is bound.
+	pretend := func() {
+		s.kubectl("patch", "pvc", "source", "--subresource=status", "--type=merge", "--patch", `{"status": {"phase": "Bound"}}`)
+	}
+	pretend()
+	s.claim("cloned", "late", from("PersistentVolumeClaim", "source"))
+	s.always("the clone is not steered", 8*time.Second, func() string {
+		pretend()
+		return s.untouched("cloned")
+	})
+	s.kubectl("delete", "pv", volume.Name, "--wait=false")
 }
 
 // Proves: F5.

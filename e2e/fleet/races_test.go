@@ -92,10 +92,30 @@ func threeNodes(s *scenario) {
 		s.scheduled(name+"-now-pod", rig.node1)
 		s.event("PersistentVolumeClaim", name+"-pod", "SteeredToNode")
 	}
+	s.logged()
 	// The flag leaves nothing to label.
 	content := s.take("again", "source")
 	if found := append(labels(content), labels(s.contentOf("taken"))...); len(found) > 0 {
 		s.Errorf("the snapshot-controller has the flag, and the controller wrote%s", listing(found))
+	}
+}
+
+// logged checks that the controller has logged each of its writes to a claim of the scenario.
+func (s *scenario) logged() {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(run, "log", "fleet"))
+	s.must(err)
+	lines := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "wrote "+selected) && strings.Contains(line, s.namespace) {
+			lines++
+		}
+	}
+	done := rig.fleet.seen(to("PATCH", "").and(func(c *call) bool {
+		return strings.Contains(c.path, s.namespace+"/persistentvolumeclaims/") && c.status == http.StatusOK
+	}))
+	if lines != len(done) {
+		s.Errorf("%d lines for these writes:%s", lines, listing(done))
 	}
 }
 

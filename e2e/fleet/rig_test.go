@@ -378,7 +378,7 @@ func (s *scenario) build() {
 	s.Helper()
 	s.install()
 	rig.scheduling, rig.labelling, rig.fleet = newProxy("scheduler"), newProxy("snapshot-controller"), newProxy("fleet")
-	rig.node1, rig.node2, rig.node3 = s.addNode("node1", "1500M"), s.addNode("node2", "1500M"), s.addNode("node3", "20G")
+	rig.node1, rig.node2, rig.node3 = s.addNode("node1", "8G"), s.addNode("node2", "8G"), s.addNode("node3", "40G")
 	// In 1.36 the preference for the emptiest node is off.
 	config := fmt.Sprintf(`
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -408,7 +408,7 @@ func (s *scenario) control(arguments ...string) {
 	s.Helper()
 	s.uncontrol()
 	rig.arguments = arguments
-	env := []string{"KUBECONFIG=" + rig.fleet.config, "POD_NAMESPACE=" + system, "RUST_LOG=debug"}
+	env := []string{"KUBECONFIG=" + rig.fleet.config, "POD_NAMESPACE=" + system, "RUST_LOG=info,rootcellar_fleet=debug"}
 	rig.controller = launch("fleet", env, os.Getenv("FLEET"), append([]string{"--http", "127.0.0.1:9809"}, arguments...)...)
 }
 
