@@ -3,8 +3,8 @@
 # A promise is a list entry or a table row of semantics.md that begins with its id in bold.
 # A test names its promises in the last line of its comment: `/// Proves: R4, R7.` in Rust, `// Proves: K2.` above a
 # scenario of e2e/scenarios or e2e/fleet, and `# Proves: D13.` in the header of a script in hack/.
-# Fails if a promise has no id or no test, if two promises have one id, if a test proves an unknown id, or if a test of
-# tests/suite, tests/quota, tests/replay, e2e/scenarios or e2e/fleet proves nothing.
+# Fails if a promise has no id or no test, if two promises have one id, or if a test proves an unknown id.
+# Each test of tests/suite, tests/quota, tests/replay, e2e/scenarios and e2e/fleet must prove a promise.
 #
 # Needs: nothing but a POSIX shell with awk, find and sort.
 set -eu

@@ -58,7 +58,7 @@ type proxy struct {
 	away  bool
 	// hidden is the beginning of the paths that are not found.
 	hidden string
-	// running end when the API server goes away.
+	// running end when the API server no longer answers.
 	running map[*http.Request]context.CancelFunc
 	// gate is the transport of the client's account.
 	gate http.RoundTripper

@@ -331,7 +331,7 @@ func (m *machine) register(s *scenario) {
 	})
 }
 
-// unregister deletes the node's objects, as a cloud does whose machine has gone.
+// unregister deletes the node's objects, as a cloud does for a machine that it has removed.
 func (m *machine) unregister(s *scenario) {
 	s.Helper()
 	s.kubectl("delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
