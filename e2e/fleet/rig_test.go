@@ -378,7 +378,8 @@ func (s *scenario) build() {
 	s.Helper()
 	s.install()
 	rig.scheduling, rig.labelling, rig.fleet = newProxy("scheduler"), newProxy("snapshot-controller"), newProxy("fleet")
-	rig.node1, rig.node2, rig.node3 = s.addNode("node1", "8G"), s.addNode("node2", "8G"), s.addNode("node3", "40G")
+	// The scheduler compares whole percents, so a claim of 64Mi must be one of the smaller nodes' and none of node3's.
+	rig.node1, rig.node2, rig.node3 = s.addNode("node1", "3G"), s.addNode("node2", "3G"), s.addNode("node3", "40G")
 	// In 1.36 the preference for the emptiest node is off.
 	config := fmt.Sprintf(`
 apiVersion: kubescheduler.config.k8s.io/v1

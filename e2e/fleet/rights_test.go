@@ -248,6 +248,9 @@ func rightsUsed(s *scenario) {
 		}
 		restore()
 		s.allowed(r, true)
+		// Their space is for the next ones.
+		probe := fmt.Sprint("less-", i)
+		s.kubectl("delete", "pvc", probe, probe+"-cloned", probe+"-full", "--timeout", patience.String())
 	}
 	s.control("--steer", "--label")
 	s.eventually("all is done with all rights again", patience, s.probe("again"))
