@@ -379,8 +379,9 @@ func killed(s *scenario) {
 		for name, source := range map[string]change{"restored-" + way: from("VolumeSnapshot", "taken-"+way), "cloned-" + way: from("PersistentVolumeClaim", "source")} {
 			write := rig.fleet.hold(s, to("PATCH", s.path(name)))
 			s.claim(name, "late", source)
+			held := write.wait(s, "the controller names the node")
 			s.pod(name, []string{name})
-			end(write, write.wait(s, "the controller names the node"))
+			end(write, held)
 			s.bound(name, rig.node1)
 			s.scheduled(name, rig.node1)
 			event := rig.fleet.hold(s, func(c *call) bool {
