@@ -22,7 +22,7 @@ var alone = []entry{
 	{"a source's node without driver gets the volume when its driver is back", driverDown},
 	{"a source's node that is gone is reported, and no other is named", goneNode},
 	{"a node with the topology label of another is never named", falseLabel},
-	{"a pool whose volumes name two nodes is reported, and neither is named", twoNodes},
+	{"a pool whose volumes name two nodes is reported, and no unlabelled snapshot names one", twoNodes},
 	{"a node whose name is too long for a label gets copies, and its snapshots are reported", longName},
 	{"a thousand contents that wait are labelled, and claims are steered meanwhile", thousand},
 	{"a content that has waited for more than an hour is reported, and labelled with the switch", oldContent},
@@ -232,23 +232,26 @@ spec:
 	// The controller learns of the volume by a watch of its own.
 	probe := s.handed("probe", handle, "Retain")
 	s.event("VolumeSnapshotContent", probe, "PoolOnTwoNodes")
+	// A volume requires its node itself, and of two nodes the label of a snapshot decides.
 	for name, copy := range copies {
 		s.claim(name, "late", copy)
-	}
-	for name := range copies {
-		s.event("PersistentVolumeClaim", name, "PoolOnTwoNodes")
-	}
-	s.always("nothing is written", 3*time.Second, func() string {
-		if found := labels(probe); len(found) > 0 {
-			return listing(found)
-		}
-		return s.untouched("restored") + s.untouched("cloned")
-	})
-	remove()
-	for name := range copies {
 		s.bound(name, m)
 	}
-	s.labelled(probe, m)
+	content := s.contentOf("taken")
+	s.kubectl("label", "volumesnapshotcontent", content, managedBy+"-")
+	s.event("VolumeSnapshotContent", content, "PoolOnTwoNodes")
+	s.claim("waiting", "late", from("VolumeSnapshot", "taken"))
+	s.event("PersistentVolumeClaim", "waiting", "PoolOnTwoNodes")
+	before := len(labels(content))
+	s.always("nothing is written", 3*time.Second, func() string {
+		if found := append(labels(probe), labels(content)[before:]...); len(found) > 0 {
+			return listing(found)
+		}
+		return s.untouched("waiting")
+	})
+	remove()
+	s.bound("waiting", m)
+	s.labelled(content, m)
 }
 
 // Proves: F6.

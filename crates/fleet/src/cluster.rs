@@ -12,17 +12,14 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Error};
 use objects::DriverArgs;
 use tokio::sync::Notify;
+use tokio::time::timeout_at;
 
 use crate::Functions;
 use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Snapshot, Volume, key};
 use crate::view::View;
 use crate::wire::{Kind, Object};
 
-/// How many objects come in one answer. A tenant can give each claim 256 KiB of annotations.
-const PAGE: u32 = 100;
-/// The longest pause between two attempts of a watch is half a minute. An error without another one for so long is over.
-const OVER: Duration = Duration::from_secs(90);
-/// After so much time of errors the map of the watch counts as missing.
+/// After so much time without a good event since an error, a watch begins anew with a list, which proves that it is good.
 const STALE: Duration = Duration::from_mins(5);
 /// The time after which a kind is asked for again that the cluster did not have.
 const ABSENT: Duration = Duration::from_secs(10);
@@ -40,19 +37,20 @@ pub(crate) struct Cluster {
 struct Health {
     /// Whether a complete list has come.
     listed: bool,
-    /// The first and the last error of a series.
-    failing: Option<(Instant, Instant)>,
+    /// The first error since the last good event.
+    failing: Option<Instant>,
 }
 
 impl Health {
-    fn failed(&mut self, now: Instant) {
-        let since = self.failing.filter(|(_, last)| now - *last < OVER);
-        self.failing = Some((since.map_or(now, |(first, _)| first), now));
+    /// A list, or an event of the watch, came.
+    fn good(&mut self, listed: bool) {
+        self.listed |= listed;
+        self.failing = None;
     }
 
-    fn is_good(&self, now: Instant) -> bool {
-        let stale = |(first, last): (Instant, Instant)| last - first > STALE && now - last < OVER;
-        self.listed && !self.failing.is_some_and(stale)
+    /// When the watch is to begin anew.
+    fn stale(&self) -> Option<Instant> {
+        self.failing.map(|since| since + STALE)
     }
 }
 
@@ -89,7 +87,8 @@ impl Cluster {
     /// The kinds of which the view is incomplete or too old.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let (health, now) = (lock(&self.health), Instant::now());
-        let missing = health.iter().filter(|(_, health)| !health.is_good(now));
+        let is_bad = |health: &Health| !health.listed || health.stale().is_some_and(|at| at <= now);
+        let missing = health.iter().filter(|(_, health)| is_bad(health));
         missing.map(|(kind, _)| *kind).collect()
     }
 
@@ -98,8 +97,8 @@ impl Cluster {
         self.changed.notified().await;
     }
 
-    fn health(&self, kind: Kind, change: impl FnOnce(&mut Health)) {
-        change(lock(&self.health).entry(kind.plural).or_default());
+    fn health<T>(&self, kind: Kind, with: impl FnOnce(&mut Health) -> T) -> T {
+        with(lock(&self.health).entry(kind.plural).or_default())
     }
 }
 
@@ -201,7 +200,7 @@ impl Watches<'_> {
     }
 }
 
-/// Follows a kind until the cluster does not have it.
+/// Follows a kind until the cluster does not have it, or the watch is stale.
 async fn follow<K: Ord + Clone, T>(
     api: &Api<Object>,
     kind: Kind,
@@ -211,9 +210,16 @@ async fn follow<K: Ord + Clone, T>(
     read: impl Fn(Object) -> Option<T>,
 ) {
     let mut listed = BTreeSet::new();
-    let config = watcher::Config::default().page_size(PAGE);
+    let config = watcher::Config::default().page_size(kind.page());
     let mut events = pin!(watcher(api.clone(), config).default_backoff());
-    while let Some(event) = events.next().await {
+    loop {
+        let event = match cluster.health(kind, |health| health.stale()) {
+            None => events.next().await,
+            Some(at) => timeout_at(at.into(), events.next()).await.unwrap_or(None),
+        };
+        let Some(event) = event else {
+            return;
+        };
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
@@ -224,22 +230,28 @@ async fn follow<K: Ord + Clone, T>(
             Ok(Event::InitDone) => {
                 map(&mut cluster.view()).retain(|key, _| listed.contains(key));
                 listed.clear();
-                cluster.health(kind, |health| health.listed = true);
+                cluster.health(kind, |health| health.good(true));
             }
             Ok(Event::Apply(object)) => {
                 put(map(&mut cluster.view()), key_of(key(&object)), read(object));
+                cluster.health(kind, |health| health.good(false));
             }
-            Ok(Event::Delete(object)) => put(map(&mut cluster.view()), key_of(key(&object)), None),
+            Ok(Event::Delete(object)) => {
+                put(map(&mut cluster.view()), key_of(key(&object)), None);
+                cluster.health(kind, |health| health.good(false));
+            }
             Err(error) if kind.is_optional() && is_not_found(&error) => {
                 tracing::debug!(kind = kind.plural, "the cluster does not have this kind");
                 map(&mut cluster.view()).clear();
-                cluster.health(kind, |health| health.listed = true);
+                cluster.health(kind, |health| health.good(true));
                 cluster.changed.notify_one();
                 return;
             }
             Err(error) => {
                 tracing::warn!(kind = kind.plural, %error, "the watch ended, and begins again");
-                cluster.health(kind, |health| health.failed(Instant::now()));
+                cluster.health(kind, |health| {
+                    health.failing.get_or_insert_with(Instant::now).to_owned()
+                });
             }
         }
         cluster.changed.notify_one();
@@ -276,27 +288,4 @@ fn whole(key: Key) -> Key {
 /// Locks a mutex whose data is valid between any two statements, so a panic elsewhere did no harm to it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_watch_that_fails_for_minutes_makes_its_map_too_old() {
-        let start = Instant::now();
-        let at = |seconds| start + Duration::from_secs(seconds);
-        let mut health = Health::default();
-        assert!(!health.is_good(start), "nothing was listed");
-        health.listed = true;
-        for second in (0..=300).step_by(30) {
-            health.failed(at(second));
-            assert!(health.is_good(at(second)), "{second} s");
-        }
-        health.failed(at(330));
-        assert!(!health.is_good(at(331)));
-        assert!(health.is_good(at(420)), "the last error is over");
-        health.failed(at(421));
-        assert!(health.is_good(at(421)), "a new series");
-    }
 }

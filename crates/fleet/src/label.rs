@@ -3,12 +3,12 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::objects::Content;
+use crate::objects::{Content, Data};
 use crate::place::Places;
 use crate::report::Report;
 
 /// The age from which a content whose snapshot was never taken is left alone.
-pub(crate) const OLD: SignedDuration = SignedDuration::from_hours(1);
+const OLD: SignedDuration = SignedDuration::from_hours(1);
 /// The difference that two clocks may have.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// The longest value of a label.
@@ -22,18 +22,19 @@ pub(crate) enum Decision {
     Refuse(Report),
 }
 
-/// Decides about a content. `too_late` says that its snapshot, if it [`waits`], would be taken too late.
+/// Decides about a content. `too_late` says that its snapshot would be taken too late, if it is still to be taken.
 pub(crate) fn decide(content: &Content, too_late: bool, places: &Places<'_>) -> Decision {
     if let Some(label) = &content.label {
-        return match content.pool.and_then(|pool| places.of_pool(pool)) {
-            Some(Ok(node)) if node != *label => Decision::Refuse(Report::OtherNode {
+        return match places.without_label(content) {
+            Ok(node) if node != *label => Decision::Refuse(Report::OtherNode {
                 label: label.clone(),
                 node,
             }),
             _ => Decision::Rest,
         };
     }
-    if too_late && waits(content) {
+    let waits = matches!(content.data, Data::Volume(_)) && !content.unwanted;
+    if waits && too_late {
         return Decision::Refuse(Report::TooOld);
     }
     match places.of_content(content) {
@@ -41,11 +42,6 @@ pub(crate) fn decide(content: &Content, too_late: bool, places: &Places<'_>) -> 
         Ok(node) => Decision::Label(node),
         Err(report) => Decision::Refuse(report),
     }
-}
-
-/// Whether the label would have a snapshot taken.
-fn waits(content: &Content) -> bool {
-    !content.taken && !content.deleting
 }
 
 /// Whether the snapshot was asked for long ago. A schedule that failed for months left many contents. With a label their

@@ -29,7 +29,7 @@ use ::objects::DriverArgs;
 use clap::{Args, Parser, ValueEnum};
 use futures_util::{FutureExt, StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
-use kube::{Client, Config};
+use kube::Config;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -88,8 +88,7 @@ pub(crate) struct Functions {
     #[arg(long)]
     label: bool,
 
-    /// Label also contents whose snapshot was asked for more than an hour ago and was not taken; it would have the data of
-    /// today
+    /// Label also contents whose snapshot was asked for more than an hour ago; it will have the data of today
     #[arg(long, requires = "label")]
     label_old: bool,
 }
@@ -186,7 +185,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         .namespace
         .clone()
         .unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config)?;
+    let client = wire::client(config)?;
     let listener = TcpListener::bind(cli.http).await;
     let listener = listener.map_err(|error| Fatal::Listen(cli.http, error))?;
     tracing::info!(
@@ -224,6 +223,8 @@ async fn rounds(
         }
         pulse.beat();
         if !cluster.missing().is_empty() {
+            // Its list, or an error of its watch, begins the next round.
+            next = None;
             continue;
         }
         let due = memory.round(&cluster.view(), functions, Instant::now(), Timestamp::now());
@@ -232,10 +233,8 @@ async fn rounds(
         let mut outcomes = steps.map(|step| writer.act(step)).buffer_unordered(AT_ONCE);
         while let Some(outcome) = outcomes.next().await {
             pulse.beat();
-            if let Some((uid, outcome)) = outcome {
-                let retry = memory.ended(&uid, outcome, Instant::now());
-                next = [next, retry].into_iter().flatten().min();
-            }
+            let retry = memory.ended(&outcome, Instant::now());
+            next = [next, retry].into_iter().flatten().min();
         }
     }
 }

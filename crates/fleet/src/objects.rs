@@ -15,6 +15,10 @@ use crate::wire::{Object, SNAPSHOTS, named};
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// The node whose csi-snapshotter handles a snapshot content.
 pub(crate) const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
+/// Annotations of the snapshot-controller and of csi-snapshotter. Without the first, or with the second, a content that
+/// is being deleted still has its snapshot taken.
+const UNWANTED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+const BEING_TAKEN: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// The namespace and the name of an object.
@@ -175,7 +179,7 @@ impl Owner {
 #[derive(Debug, Clone)]
 pub(crate) struct Volume {
     pub(crate) claim: Option<Owner>,
-    pub(crate) pool: PoolId,
+    pub(crate) id: VolumeId,
     /// The value of the topology key that the volume requires of its node.
     pub(crate) place: String,
 }
@@ -209,7 +213,7 @@ impl Volume {
         }
         Some(Self {
             claim: spec.claim_ref,
-            pool: VolumeId::parse(&spec.csi.volume_handle)?.pool(),
+            id: VolumeId::parse(&spec.csi.volume_handle)?,
             place: spec
                 .node_affinity
                 .required
@@ -388,6 +392,24 @@ impl Snapshot {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Handles {
+    volume_handle: Option<String>,
+    snapshot_handle: Option<String>,
+}
+
+/// The data of a content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// A snapshot in this pool.
+    Snapshot(PoolId),
+    /// A volume, of which no snapshot has been taken yet.
+    Volume(VolumeId),
+    /// The handle is none of the driver's.
+    Malformed,
+}
+
 /// A `VolumeSnapshotContent` of the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Content {
@@ -395,10 +417,9 @@ pub(crate) struct Content {
     pub(crate) deleting: bool,
     pub(crate) created: Option<Timestamp>,
     pub(crate) snapshot: Owner,
-    /// The pool of the snapshot, or of the volume that it is to be taken of; `None` if the handle is none of the driver's.
-    pub(crate) pool: Option<PoolId>,
-    /// Whether the snapshot exists in the pool, as far as the content says.
-    pub(crate) taken: bool,
+    /// Whether the snapshot is not wanted any more, so that csi-snapshotter deletes it and never takes it.
+    pub(crate) unwanted: bool,
+    pub(crate) data: Data,
     pub(crate) ready: bool,
     /// The label [`MANAGED_BY`].
     pub(crate) label: Option<String>,
@@ -419,12 +440,6 @@ impl Content {
             source: Handles,
             volume_snapshot_ref: Owner,
         }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Handles {
-            volume_handle: Option<String>,
-            snapshot_handle: Option<String>,
-        }
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "camelCase", default)]
         struct Status {
@@ -433,6 +448,14 @@ impl Content {
         }
         let (identity, deleting) = (Identity::of(&content), content.deleting);
         let created = content.created.parse().ok();
+        let has = |key| {
+            content
+                .meta
+                .annotations
+                .as_ref()
+                .is_some_and(|all| all.contains_key(key))
+        };
+        let unwanted = deleting && has(UNWANTED) && !has(BEING_TAKEN);
         let label = content
             .meta
             .labels
@@ -444,9 +467,9 @@ impl Content {
         }
         let status = status.unwrap_or_default();
         let handle = status.snapshot_handle.or(spec.source.snapshot_handle);
-        let pool = match (&handle, &spec.source.volume_handle) {
-            (Some(snapshot), _) => SnapshotId::parse(snapshot).map(|id| id.pool()),
-            (None, Some(volume)) => VolumeId::parse(volume).map(|id| id.pool()),
+        let data = match (&handle, &spec.source.volume_handle) {
+            (Some(snapshot), _) => SnapshotId::parse(snapshot).map(|id| Data::Snapshot(id.pool())),
+            (None, Some(volume)) => VolumeId::parse(volume).map(Data::Volume),
             (None, None) => None,
         };
         Some(Self {
@@ -454,8 +477,8 @@ impl Content {
             deleting,
             created,
             snapshot: spec.volume_snapshot_ref,
-            pool,
-            taken: handle.is_some(),
+            unwanted,
+            data: data.unwrap_or(Data::Malformed),
             ready: status.ready_to_use,
             label,
         })

@@ -1,14 +1,14 @@
 //! Where data is: the node of a pool, as the volumes of the cluster and the labels of snapshots show it.
 //!
-//! The id of every volume and snapshot names its pool, and each volume requires the node on which it was made. So the
-//! volumes of a pool name its node. If a disk was moved or copied they may name two, and then nobody but a person knows
-//! which node has the data. A node that is away for a moment does not change that.
+//! Each volume requires its node, and pods run there. A snapshot requires none, but its id names its pool, and the ids of
+//! volumes name theirs. So the volumes of the pool name the node of the snapshot. If a disk was moved or copied they may
+//! name two, and then a label or a person decides. A node that is away for a moment does not change that.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use objects::PoolId;
+use objects::{ObjectId, PoolId, VolumeId};
 
-use crate::objects::{Content, Node, Volume};
+use crate::objects::{Content, Data, Node, Volume};
 use crate::report::Report;
 use crate::view::View;
 
@@ -23,6 +23,7 @@ pub(crate) struct Places<'a> {
     nodes: &'a BTreeMap<String, Node>,
     /// The places that the volumes of a pool require.
     pools: HashMap<PoolId, BTreeSet<&'a str>>,
+    volumes: HashMap<VolumeId, &'a Volume>,
     /// The reported space by class and place.
     free: HashMap<(&'a str, &'a str), u64>,
 }
@@ -31,8 +32,10 @@ impl<'a> Places<'a> {
     pub(crate) fn new(view: &'a View) -> Self {
         let mut pools: HashMap<_, BTreeSet<_>> = HashMap::new();
         for volume in view.volumes.values() {
-            pools.entry(volume.pool).or_default().insert(&*volume.place);
+            let places = pools.entry(volume.id.pool()).or_default();
+            places.insert(&*volume.place);
         }
+        let volumes = view.volumes.values();
         let mut free = HashMap::new();
         for found in view.capacities.values() {
             let bytes: &mut u64 = free.entry((&*found.class, &*found.place)).or_default();
@@ -43,6 +46,7 @@ impl<'a> Places<'a> {
             names: nodes.map(|(name, node)| (&*node.place, &**name)).collect(),
             nodes: &view.nodes,
             pools,
+            volumes: volumes.map(|volume| (volume.id, volume)).collect(),
             free,
         }
     }
@@ -54,41 +58,51 @@ impl<'a> Places<'a> {
 
     /// The node of a volume.
     pub(crate) fn of_volume(&self, volume: &Volume) -> Place {
-        // The volume is one of its pool's.
-        self.of_pool(volume.pool)
-            .unwrap_or_else(|| self.node(&volume.place))
+        self.node(&volume.place)
     }
 
-    /// The node of a snapshot: that of the volumes of its pool, or of its label if the pool has no volume.
+    /// The node of the snapshot of a content, or of the volume that it is to be taken of.
     pub(crate) fn of_content(&self, content: &Content) -> Place {
-        let pool = content.pool.ok_or(Report::MalformedHandle)?;
-        let label = content.label.as_ref();
-        match (self.of_pool(pool), label) {
-            (Some(Ok(node)), Some(label)) if *label != node && self.nodes.contains_key(label) => {
-                Err(Report::OtherNode {
-                    label: label.clone(),
-                    node,
-                })
-            }
-            (Some(place), _) => place,
-            (None, Some(label)) if self.nodes.contains_key(label) => Ok(label.clone()),
-            (None, Some(label)) => Err(Report::NodeGone {
-                node: label.clone(),
+        let by_label = content.label.as_ref();
+        let by_label = by_label.filter(|label| self.nodes.contains_key(*label));
+        match (self.without_label(content), by_label) {
+            (Ok(node), Some(label)) if *label != node => Err(Report::OtherNode {
+                label: label.clone(),
+                node,
             }),
-            (None, None) => Err(Report::SourceUnknown),
+            (Err(Report::SourceUnknown), Some(label)) => Ok(label.clone()),
+            (Err(Report::PoolOnTwoNodes { nodes, .. }), Some(label)) if nodes.contains(label) => {
+                Ok(label.clone())
+            }
+            (Err(Report::SourceUnknown), None) => match &content.label {
+                Some(label) => Err(Report::NodeGone {
+                    node: label.clone(),
+                }),
+                None => Err(Report::SourceUnknown),
+            },
+            (place, _) => place,
         }
     }
 
-    /// The node of a pool by its volumes; `None` if it has none.
-    pub(crate) fn of_pool(&self, pool: PoolId) -> Option<Place> {
-        let mut places = self.pools.get(&pool)?.iter();
+    /// The node of a content as the volumes name it.
+    pub(crate) fn without_label(&self, content: &Content) -> Place {
+        let pool = match content.data {
+            Data::Malformed => return Err(Report::MalformedHandle),
+            Data::Volume(id) => {
+                let volume = self.volumes.get(&id).ok_or(Report::SourceUnknown)?;
+                return self.of_volume(volume);
+            }
+            Data::Snapshot(pool) => pool,
+        };
+        let mut places = self.pools.get(&pool).into_iter().flatten();
         match (places.next(), places.next()) {
-            (Some(place), None) => Some(self.node(place)),
-            (Some(one), Some(other)) => Some(Err(Report::PoolOnTwoNodes {
-                pool,
-                nodes: [(*one).to_owned(), (*other).to_owned()],
-            })),
-            (None, _) => None,
+            (None, _) => Err(Report::SourceUnknown),
+            (Some(place), None) => self.node(place),
+            (Some(one), Some(other)) => {
+                let name = |place| self.names.get(place).map_or(place, |name| *name).to_owned();
+                let nodes = [name(*one), name(*other)];
+                Err(Report::PoolOnTwoNodes { pool, nodes })
+            }
         }
     }
 

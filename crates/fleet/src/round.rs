@@ -65,7 +65,17 @@ pub(crate) enum About {
     },
 }
 
-/// How a write ended.
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The uid of the object.
+    pub(crate) uid: String,
+    /// Whether it was a report alone.
+    pub(crate) report: bool,
+    pub(crate) outcome: Outcome,
+}
+
+/// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
@@ -81,7 +91,7 @@ pub(crate) enum Outcome {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     claims: HashMap<String, Waiting>,
-    contents: HashMap<String, Seen>,
+    contents: HashMap<String, Pace>,
 }
 
 /// An unbound claim.
@@ -92,13 +102,6 @@ struct Waiting {
     other: Option<(NodeName, Instant)>,
 }
 
-#[derive(Debug)]
-struct Seen {
-    pace: Pace,
-    was_old: bool,
-    first: Instant,
-}
-
 /// How often an object is written and reported.
 #[derive(Debug, Default)]
 struct Pace {
@@ -107,6 +110,8 @@ struct Pace {
     allowed: Option<Instant>,
     /// The reason and node of the last report, and when it was made.
     reported: Option<(Said, Instant)>,
+    /// No report before this moment, after one that failed.
+    silent: Option<Instant>,
 }
 
 /// The reason of a report, and the node that it is about.
@@ -172,31 +177,35 @@ impl Memory {
             waiting.look(claim, decision, view, now, &mut due);
         }
         for content in contents {
-            let seen = self.contents.entry(content.identity.uid.clone());
-            let seen = seen.or_insert_with(|| Seen {
-                pace: Pace::default(),
-                was_old: label::is_old(content, clock),
-                first: now,
-            });
-            // Without a node for a long time, it is as late as an old one.
-            let late = seen.was_old || now - seen.first > label::OLD.unsigned_abs();
-            let decision = label::decide(content, late && !functions.label_old, &places);
-            seen.look(content, decision, now, &mut due);
+            let pace = self
+                .contents
+                .entry(content.identity.uid.clone())
+                .or_default();
+            let too_late = !functions.label_old && label::is_old(content, clock);
+            let decision = label::decide(content, too_late, &places);
+            pace.content(content, decision, now, &mut due);
         }
         due
     }
 
-    /// Takes note how the write of a step of the last round ended. Returns when another one is allowed, if that is sooner
-    /// than after a write.
-    pub(crate) fn ended(&mut self, uid: &str, outcome: Outcome, now: Instant) -> Option<Instant> {
-        let claim = self.claims.get_mut(uid).map(|waiting| &mut waiting.pace);
-        let content = self.contents.get_mut(uid).map(|seen| &mut seen.pace);
-        let pause = match outcome {
-            Outcome::Done | Outcome::Refused => return None,
-            Outcome::Changed => AFTER_CHANGE,
-            Outcome::Unanswered => BACKOFF.0,
+    /// Takes note how a step of the last round ended. Returns when another one is allowed, if that is sooner than after
+    /// success.
+    pub(crate) fn ended(&mut self, ended: &Ended, now: Instant) -> Option<Instant> {
+        let claim = self
+            .claims
+            .get_mut(&ended.uid)
+            .map(|waiting| &mut waiting.pace);
+        let pace = claim.or_else(|| self.contents.get_mut(&ended.uid))?;
+        let pause = match (ended.report, ended.outcome) {
+            (_, Outcome::Done) | (false, Outcome::Refused) => return None,
+            (true, _) => {
+                pace.reported = None;
+                pace.silent = Some(now + CALM);
+                return pace.silent;
+            }
+            (false, Outcome::Changed) => AFTER_CHANGE,
+            (false, Outcome::Unanswered) => BACKOFF.0,
         };
-        let pace = claim.or(content)?;
         pace.writes = pace.writes.saturating_sub(1);
         pace.allowed = Some(now + pause);
         pace.allowed
@@ -238,6 +247,9 @@ impl Pace {
                 return;
             }
         }
+        if self.silent.is_some_and(|until| !due.has_come(until, now)) {
+            return;
+        }
         if due.has_share(about.namespace(), now) {
             self.reported = Some((said, now));
             due.has_come(now + REPEAT, now);
@@ -247,6 +259,13 @@ impl Pace {
 }
 
 impl About {
+    pub(crate) fn object(&self) -> &Identity {
+        match self {
+            Self::Claim(object) => object,
+            Self::Content { content, .. } => content,
+        }
+    }
+
     fn namespace(&self) -> &str {
         match self {
             Self::Claim(claim) => &claim.namespace,
@@ -294,8 +313,14 @@ impl Waiting {
     }
 }
 
-impl Seen {
-    fn look(&mut self, content: &Content, decision: label::Decision, now: Instant, due: &mut Due) {
+impl Pace {
+    fn content(
+        &mut self,
+        content: &Content,
+        decision: label::Decision,
+        now: Instant,
+        due: &mut Due,
+    ) {
         let namespace = content.snapshot.namespace();
         let identity = content.identity.clone();
         match decision {
@@ -305,10 +330,10 @@ impl Seen {
                     content: identity,
                     namespace: namespace.to_owned(),
                 };
-                self.pace.report(about, report, now, due);
+                self.report(about, report, now, due);
             }
             label::Decision::Label(node) => {
-                if self.pace.writes(namespace, now, due) {
+                if self.writes(namespace, now, due) {
                     due.steps.push(Step::Label {
                         content: identity,
                         namespace: namespace.to_owned(),

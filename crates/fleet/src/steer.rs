@@ -3,7 +3,7 @@
 
 use objects::{Bytes, NodeName};
 
-use crate::objects::{Claim, Source};
+use crate::objects::{Claim, Data, Source};
 use crate::place::{Place, Places};
 use crate::report::Report;
 use crate::view::View;
@@ -78,7 +78,7 @@ fn place_of_source(claim: &Claim, view: &View, places: &Places<'_>) -> Option<Pl
             let content = view.contents.get(&snapshot.content)?;
             let usable = snapshot.ready
                 && content.ready
-                && content.taken
+                && matches!(content.data, Data::Snapshot(_) | Data::Malformed)
                 && !snapshot.deleting
                 && !content.deleting
                 && content.snapshot.is(&key(name), &snapshot.uid);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::Functions;
 use crate::objects::{Capacity, Claim, Class, Content, Node, Snapshot, Volume};
 use crate::report::Report;
-use crate::round::{Due, Memory, Outcome, Step};
+use crate::round::{Due, Ended, Memory, Outcome, Step};
 use crate::view::View;
 use crate::wire::Object;
 

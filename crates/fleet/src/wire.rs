@@ -5,11 +5,37 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use axum::body::Bytes;
+use axum::http::Response;
+use http_body_util::BodyExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ApiResource;
+use kube::client::{ClientBuilder, DynBody};
 use kube::core::{DynamicResourceScope, GroupVersionKind, Resource};
+use kube::{Client, Config};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
+use tower::util::MapResponseLayer;
+
+/// A client that reads other bytes than ASCII as question marks. Nothing that the controller needs has any. In
+/// `managedFields` the API server stores and sends bytes that are no UTF-8, and the client would end at each of them.
+pub(crate) fn client(config: Config) -> kube::Result<Client> {
+    type Answer = Response<Box<DynBody>>;
+    let ascii =
+        |answer: Answer| answer.map(|body| body.map_frame(|frame| frame.map_data(to_ascii)));
+    let client = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(ascii));
+    Ok(client.build())
+}
+
+pub(crate) fn to_ascii(data: Bytes) -> Bytes {
+    if data.is_ascii() {
+        return data;
+    }
+    let ascii = data
+        .iter()
+        .map(|byte| if byte.is_ascii() { *byte } else { b'?' });
+    ascii.collect()
+}
 
 /// The longest name of an object, in bytes.
 const MAX_NAME: usize = 253;
@@ -140,6 +166,15 @@ impl Kind {
     pub(crate) fn resource(self) -> ApiResource {
         let kind = GroupVersionKind::gvk(self.group, "v1", self.singular);
         ApiResource::from_gvk_with_plural(&kind, self.plural)
+    }
+
+    /// How many objects come in one answer. A tenant can have the API server send 8 MB for one object, and the client
+    /// holds an answer twice.
+    pub(crate) fn page(self) -> u32 {
+        match self {
+            Self::CLAIM | Self::SNAPSHOT => 10,
+            _ => 500,
+        }
     }
 
     /// Whether the cluster may lack the kind, because it is defined by a CRD.

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::objects::{Identity, MANAGED_BY, SELECTED_NODE};
 use crate::report::Report;
-use crate::round::{About, Outcome, Step};
+use crate::round::{About, Ended, Outcome, Step};
 use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.
@@ -40,47 +40,49 @@ impl fmt::Debug for Writer {
 
 impl Writer {
     pub(crate) fn new(client: Client) -> Self {
-        let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| CONTROLLER.to_owned());
+        let host = std::env::var("HOSTNAME")
+            .ok()
+            .filter(|name| !name.is_empty());
+        let instance = host.unwrap_or_else(|| CONTROLLER.to_owned());
         Self { client, instance }
     }
 
-    /// Does a step, and returns how its write ended, with the uid of the object.
-    pub(crate) async fn act(&self, step: Step) -> Option<(String, Outcome)> {
+    pub(crate) async fn act(&self, step: Step) -> Ended {
         match step {
             Step::Select {
                 claim,
                 node,
                 instead_of,
                 missing,
-            } => {
-                let uid = claim.uid.clone();
-                let outcome = self.select(claim, node, instead_of, missing).await;
-                Some((uid, outcome))
-            }
+            } => Ended {
+                uid: claim.uid.clone(),
+                report: false,
+                outcome: self.select(claim, node, instead_of, missing).await,
+            },
             Step::Label {
                 content,
                 namespace,
                 node,
-            } => {
-                let api = Api::all_with(self.client.clone(), &Kind::CONTENT.resource());
-                let outcome = write(&api, &content, "labels", MANAGED_BY, &node, "").await;
-                let uid = content.uid.clone();
-                if outcome == Outcome::Done {
-                    let about = About::Content { content, namespace };
-                    self.report(&about, &Report::Labelled { node }).await;
-                }
-                Some((uid, outcome))
-            }
+            } => Ended {
+                uid: content.uid.clone(),
+                report: false,
+                outcome: self.label(content, namespace, node).await,
+            },
             Step::Report { about, report } => {
                 // The caches may lack a node that joined a moment ago.
-                let stands = match &report {
-                    Report::NodeGone { node } => self.absence(node).await == Outcome::Done,
-                    _ => true,
+                let mut outcome = match &report {
+                    Report::NodeGone { node } => self.absence(node).await,
+                    _ => Outcome::Done,
                 };
-                if stands {
-                    self.report(&about, &report).await;
+                if outcome == Outcome::Done {
+                    outcome = self.report(&about, &report).await;
                 }
-                None
+                let uid = about.object().uid.clone();
+                Ended {
+                    uid,
+                    report: true,
+                    outcome,
+                }
             }
         }
     }
@@ -109,6 +111,16 @@ impl Writer {
         outcome
     }
 
+    async fn label(&self, content: Identity, namespace: String, node: String) -> Outcome {
+        let api = Api::all_with(self.client.clone(), &Kind::CONTENT.resource());
+        let outcome = write(&api, &content, "labels", MANAGED_BY, &node, "").await;
+        if outcome == Outcome::Done {
+            let about = About::Content { content, namespace };
+            self.report(&about, &Report::Labelled { node }).await;
+        }
+        outcome
+    }
+
     /// `Done` if the API server says that no node has this name. A name that no node can have is not asked for, because
     /// it would change the path of the request.
     async fn absence(&self, node: &str) -> Outcome {
@@ -123,11 +135,12 @@ impl Writer {
         }
     }
 
-    async fn report(&self, about: &About, report: &Report) {
-        let (kind, object) = match about {
-            About::Claim(claim) => (Kind::CLAIM, claim),
-            About::Content { content, .. } => (Kind::CONTENT, content),
+    async fn report(&self, about: &About, report: &Report) -> Outcome {
+        let kind = match about {
+            About::Claim(_) => Kind::CLAIM,
+            About::Content { .. } => Kind::CONTENT,
         };
+        let object = about.object();
         let Identity {
             namespace, name, ..
         } = object;
@@ -136,13 +149,12 @@ impl Writer {
         let kind = kind.plural;
         tracing::info!(kind, namespace, name, reason = report.reason(), note = %report, "reports");
         let api = Api::<Event>::namespaced(self.client.clone(), &home);
-        match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(kind, namespace, name, %error, "cannot write an event");
-            }
-            Err(_) => tracing::warn!(kind, namespace, name, "no answer to an event"),
+        let parameters = PostParams::default();
+        let (outcome, error) = finish(api.create(&parameters, &event)).await;
+        if outcome != Outcome::Done {
+            tracing::warn!(kind, namespace, name, error, "did not write the event");
         }
+        outcome
     }
 
     fn event(&self, kind: Kind, object: &Identity, report: &Report) -> Event {

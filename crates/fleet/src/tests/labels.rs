@@ -43,6 +43,21 @@ fn a_label_is_never_changed() {
     }
 }
 
+/// Proves: F6.
+#[test]
+fn a_snapshot_of_a_volume_that_was_moved_is_taken_on_its_node() {
+    let mut world = World::new();
+    world.functions.steer = false;
+    world.volume("pv", world.pool, OTHER, "source");
+    world.volume("stayed", world.pool, HERE, "x");
+    let bare = json!({"metadata": {"labels": null}});
+    world.untaken(SignedDuration::from_mins(5), bare.clone());
+    assert_eq!(world.steps(), ["label node2"]);
+    world.view.volumes.remove("pv");
+    world.untaken(SignedDuration::from_mins(5), bare);
+    assert_eq!(world.after(60).steps(), ["SourceUnknown"]);
+}
+
 /// Proves: F7.
 #[test]
 fn a_snapshot_that_was_not_taken_for_an_hour_is_not_taken_now() {
@@ -52,26 +67,30 @@ fn a_snapshot_that_was_not_taken_for_an_hour_is_not_taken_now() {
     world.functions.steer = false;
     world.untaken(old, bare.clone());
     assert_eq!(world.steps(), ["SnapshotTooOld"]);
-    world.untaken(
-        old,
-        json!({"metadata": {"labels": null, "deletionTimestamp": "2026-01-01T00:00:00Z"}}),
-    );
-    assert_eq!(
-        world.steps(),
-        ["label node1"],
-        "its deletion needs the node"
-    );
-
-    // Its node is away until the snapshot would be as late as an old one.
-    for (minutes, expected) in [(59, "label node1"), (61, "SnapshotTooOld")] {
+    // A deletion needs the node, but it may also be one that takes the snapshot first.
+    let being = "snapshot.storage.kubernetes.io/volumesnapshot-being-";
+    let deletions = [
+        (json!({}), "SnapshotTooOld"),
+        (json!({format!("{being}deleted"): "yes"}), "label node1"),
+        (
+            json!({format!("{being}deleted"): "yes", format!("{being}created"): "yes"}),
+            "SnapshotTooOld",
+        ),
+    ];
+    for (annotations, expected) in deletions {
         let mut world = World::new();
         world.functions.steer = false;
-        world.untaken(young, bare.clone());
-        let node = world.view.nodes.remove(HERE).unwrap();
-        assert_eq!(world.steps(), ["SourceNodeGone"]);
-        world.view.nodes.insert(HERE.into(), node);
-        assert_eq!(world.after(minutes * 60).steps(), [expected]);
+        world.untaken(
+            old,
+            json!({"metadata": {"labels": null, "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": annotations}}),
+        );
+        assert_eq!(world.steps(), [expected], "{annotations}");
     }
+    let mut world = World::new();
+    world.functions.steer = false;
+    world.untaken(young, bare.clone());
+    assert_eq!(world.steps(), ["label node1"]);
 
     // A content from the future is one whose age nobody knows.
     let mut world = World::new();

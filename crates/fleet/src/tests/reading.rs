@@ -3,6 +3,7 @@
 use kube::core::{ObjectList, WatchEvent};
 
 use super::*;
+use crate::wire::to_ascii;
 
 /// A year that the times of other languages have, and content deeper than a parser may recurse.
 fn poison() -> [String; 2] {
@@ -38,6 +39,20 @@ fn an_object_that_others_cannot_read_is_read() {
                 ("new", "7")
             );
         }
+    }
+}
+
+/// The API server stores and sends such bytes in managedFields.
+///
+/// Proves: F8.
+#[test]
+fn an_answer_that_is_no_text_becomes_one() {
+    let object = b"{\"metadata\": {\"name\": \"new\", \"managedFields\": [{\"f:\xff\xc3\": 1}]}}";
+    for cut in 0..object.len() {
+        let (first, last) = object.split_at(cut);
+        let parts = [first, last].map(|part| to_ascii(part.to_vec().into()));
+        let found: Object = serde_json::from_slice(&parts.concat()).unwrap();
+        assert_eq!(found.meta.name.as_deref(), Some("new"));
     }
 }
 

@@ -114,7 +114,7 @@ fn clone_source(world: &mut World) {
 /// Proves: F5.
 #[test]
 fn a_claim_that_no_node_can_provision_gets_an_event() {
-    let cases: [Change; 9] = [
+    let cases: [Change; 8] = [
         ("SourceNodeGone", |w| drop(w.view.nodes.remove(HERE))),
         ("SourceNodeGone", |w| {
             // Another node that carries the label of the lost one has none of its data.
@@ -123,10 +123,9 @@ fn a_claim_that_no_node_can_provision_gets_an_event() {
         }),
         ("ClassExcludesNode", |w| w.class(&only(OTHER))),
         ("NoRoomOnNode", |w| w.free("1023Mi")),
-        ("PoolOnTwoNodes", |w| w.volume("copy", w.pool, OTHER, "x")),
         ("PoolOnTwoNodes", |w| {
             w.volume("copy", w.pool, OTHER, "x");
-            clone_source(w);
+            w.content(json!({"metadata": {"labels": null}}));
         }),
         ("SourceUnknown", |w| {
             w.view.volumes.clear();
@@ -191,9 +190,22 @@ fn volumes_and_labels_that_contradict_each_other_name_no_node() {
         "the label of a pool without volumes"
     );
 
+    // A volume requires its node itself.
+    let mut world = World::new();
+    world.functions.label = false;
+    world.volume("copy", world.pool, OTHER, "x");
+    clone_source(&mut world);
+    assert_eq!(world.steps(), ["select node1"]);
+
+    // Of two nodes the label decides.
+    let mut world = World::new();
+    world.volume("copy", world.pool, OTHER, "x");
+    assert_eq!(world.steps(), ["select node1"]);
+
     // A node may be away for a moment, and only it may have the disk.
     let mut world = World::new();
     world.functions.label = false;
+    world.content(json!({"metadata": {"labels": null}}));
     world.volume("copy", world.pool, "node9", "x");
     assert_eq!(world.steps(), ["PoolOnTwoNodes"]);
     let mut world = World::new();
@@ -302,12 +314,17 @@ fn writes_of_one_claim_back_off_to_five_minutes() {
 
 /// Proves: F3, F8.
 #[test]
-fn a_write_that_did_not_land_is_judged_again_soon() {
+fn a_step_that_failed_is_done_again() {
+    let ended = |report, outcome| Ended {
+        uid: "uid-new".into(),
+        report,
+        outcome,
+    };
     for (outcome, seconds) in [(Outcome::Changed, 1), (Outcome::Unanswered, 5)] {
         let mut world = World::new();
         for _ in 0..5 {
             assert_eq!(world.steps(), ["select node1"]);
-            let retry = world.memory.ended("uid-new", outcome, world.now);
+            let retry = world.memory.ended(&ended(false, outcome), world.now);
             assert_eq!(retry, Some(world.now + Duration::from_secs(seconds)));
             assert!(world.steps().is_empty());
             world.after(seconds);
@@ -315,13 +332,20 @@ fn a_write_that_did_not_land_is_judged_again_soon() {
     }
     let mut world = World::new();
     assert_eq!(world.steps(), ["select node1"]);
-    assert_eq!(
-        world.memory.ended("uid-new", Outcome::Refused, world.now),
-        None
-    );
+    let refused = ended(false, Outcome::Refused);
+    assert_eq!(world.memory.ended(&refused, world.now), None);
     assert_eq!(world.after(5).steps(), ["select node1"]);
     assert!(
         world.after(5).steps().is_empty(),
         "a refusal backs off as a write"
     );
+
+    let mut world = World::new();
+    world.free("1Mi");
+    assert_eq!(world.steps(), ["NoRoomOnNode"]);
+    let lost = ended(true, Outcome::Unanswered);
+    let retry = world.memory.ended(&lost, world.now);
+    assert_eq!(retry, Some(world.now + Duration::from_mins(1)));
+    assert!(world.after(59).steps().is_empty());
+    assert_eq!(world.after(1).steps(), ["NoRoomOnNode"]);
 }
