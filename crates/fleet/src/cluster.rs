@@ -32,25 +32,44 @@ pub(crate) struct Cluster {
     changed: Notify,
 }
 
-/// The health of a watch.
+/// The meaning of an event for the health of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// The map is complete.
+    Complete,
+    Alive,
+    Failed,
+    /// A list began or goes on, which may still fail.
+    Nothing,
+}
+
+/// The health of the map of a kind.
 #[derive(Debug, Default)]
 struct Health {
     /// Whether a complete list has come.
     listed: bool,
-    /// The first error since the last good event.
+    /// The first error since the last good event, of this watch or of those before it.
     failing: Option<Instant>,
 }
 
 impl Health {
-    /// A list, or an event of the watch, came.
-    fn good(&mut self, listed: bool) {
-        self.listed |= listed;
-        self.failing = None;
+    fn heard(&mut self, sign: Sign, now: Instant) {
+        match sign {
+            Sign::Complete => {
+                *self = Self {
+                    listed: true,
+                    failing: None,
+                }
+            }
+            Sign::Alive => self.failing = None,
+            Sign::Failed => self.failing = self.failing.or(Some(now)),
+            Sign::Nothing => {}
+        }
     }
 
-    /// When the watch is to begin anew.
-    fn stale(&self) -> Option<Instant> {
-        self.failing.map(|since| since + STALE)
+    fn is_good(&self, now: Instant) -> bool {
+        let stale = |since| now.saturating_duration_since(since) > STALE;
+        self.listed && !self.failing.is_some_and(stale)
     }
 }
 
@@ -87,8 +106,7 @@ impl Cluster {
     /// The kinds of which the view is incomplete or too old.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let (health, now) = (lock(&self.health), Instant::now());
-        let is_bad = |health: &Health| !health.listed || health.stale().is_some_and(|at| at <= now);
-        let missing = health.iter().filter(|(_, health)| is_bad(health));
+        let missing = health.iter().filter(|(_, health)| !health.is_good(now));
         missing.map(|(kind, _)| *kind).collect()
     }
 
@@ -97,8 +115,8 @@ impl Cluster {
         self.changed.notified().await;
     }
 
-    fn health<T>(&self, kind: Kind, with: impl FnOnce(&mut Health) -> T) -> T {
-        with(lock(&self.health).entry(kind.plural).or_default())
+    fn health(&self, kind: Kind, with: impl FnOnce(&mut Health)) {
+        with(lock(&self.health).entry(kind.plural).or_default());
     }
 }
 
@@ -210,16 +228,34 @@ async fn follow<K: Ord + Clone, T>(
     read: impl Fn(Object) -> Option<T>,
 ) {
     let mut listed = BTreeSet::new();
+    // The first error of this watch since its last good event.
+    let mut failing: Option<Instant> = None;
     let config = watcher::Config::default().page_size(kind.page());
     let mut events = pin!(watcher(api.clone(), config).default_backoff());
     loop {
-        let event = match cluster.health(kind, |health| health.stale()) {
-            None => events.next().await,
-            Some(at) => timeout_at(at.into(), events.next()).await.unwrap_or(None),
+        let next = events.next();
+        let event = match failing {
+            None => next.await,
+            Some(since) => timeout_at((since + STALE).into(), next)
+                .await
+                .unwrap_or(None),
         };
         let Some(event) = event else {
             return;
         };
+        let absent = matches!(&event, Err(error) if kind.is_optional() && is_not_found(error));
+        let sign = match &event {
+            Ok(Event::InitDone) => Sign::Complete,
+            Ok(Event::Apply(_) | Event::Delete(_)) => Sign::Alive,
+            Ok(Event::Init | Event::InitApply(_)) => Sign::Nothing,
+            Err(_) if absent => Sign::Complete,
+            Err(_) => Sign::Failed,
+        };
+        match sign {
+            Sign::Complete | Sign::Alive => failing = None,
+            Sign::Failed => failing = failing.or_else(|| Some(Instant::now())),
+            Sign::Nothing => {}
+        }
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
@@ -230,31 +266,24 @@ async fn follow<K: Ord + Clone, T>(
             Ok(Event::InitDone) => {
                 map(&mut cluster.view()).retain(|key, _| listed.contains(key));
                 listed.clear();
-                cluster.health(kind, |health| health.good(true));
             }
             Ok(Event::Apply(object)) => {
                 put(map(&mut cluster.view()), key_of(key(&object)), read(object));
-                cluster.health(kind, |health| health.good(false));
             }
-            Ok(Event::Delete(object)) => {
-                put(map(&mut cluster.view()), key_of(key(&object)), None);
-                cluster.health(kind, |health| health.good(false));
-            }
-            Err(error) if kind.is_optional() && is_not_found(&error) => {
+            Ok(Event::Delete(object)) => put(map(&mut cluster.view()), key_of(key(&object)), None),
+            Err(_) if absent => {
                 tracing::debug!(kind = kind.plural, "the cluster does not have this kind");
                 map(&mut cluster.view()).clear();
-                cluster.health(kind, |health| health.good(true));
-                cluster.changed.notify_one();
-                return;
             }
             Err(error) => {
                 tracing::warn!(kind = kind.plural, %error, "the watch ended, and begins again");
-                cluster.health(kind, |health| {
-                    health.failing.get_or_insert_with(Instant::now).to_owned()
-                });
             }
         }
+        cluster.health(kind, |health| health.heard(sign, Instant::now()));
         cluster.changed.notify_one();
+        if absent {
+            return;
+        }
     }
 }
 
@@ -288,4 +317,32 @@ fn whole(key: Key) -> Key {
 /// Locks a mutex whose data is valid between any two statements, so a panic elsewhere did no harm to it.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_too_old_after_minutes_of_errors_until_something_comes() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut health = Health::default();
+        assert!(!health.is_good(start), "nothing was listed");
+        for (second, sign, good) in [
+            (0, Sign::Complete, true),
+            (10, Sign::Failed, true),
+            (200, Sign::Failed, true),
+            (300, Sign::Nothing, true),
+            (311, Sign::Failed, false),
+            (320, Sign::Nothing, false),
+            (330, Sign::Alive, true),
+            (340, Sign::Failed, true),
+            (641, Sign::Failed, false),
+            (650, Sign::Complete, true),
+        ] {
+            health.heard(sign, at(second));
+            assert_eq!(health.is_good(at(second)), good, "{second} s");
+        }
+    }
 }
