@@ -108,13 +108,15 @@ func notSteered(s *scenario) {
 	})
 	s.claim("volume", "late", from("PersistentVolumeClaim", "source"), func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = "by-hand" })
 	s.claim("classless", "", from("PersistentVolumeClaim", "source"))
-	s.claim("deleted", "late", from("PersistentVolumeClaim", "source"), naming(rig.node2.name), func(claim *corev1.PersistentVolumeClaim) {
+	// Its source is usable only after the deletion began.
+	s.claim("deleted", "late", from("VolumeSnapshot", "later"), func(claim *corev1.PersistentVolumeClaim) {
 		claim.Finalizers = []string{"example.com/kept"}
 	})
 	s.kubectl("delete", "pvc", "deleted", "--wait=false")
 	s.Cleanup(func() {
 		_, _ = command(backgroundContext, "kubectl", "--namespace", s.namespace, "patch", "pvc", "deleted", "--type=merge", "--patch", `{"metadata":{"finalizers":null}}`)
 	})
+	s.take("later", "source")
 	s.always("none is written to", 15*time.Second, func() string {
 		for _, name := range []string{"foreign", "empty", "unready", "selecting", "volume", "classless", "deleted"} {
 			if reason := s.untouched(name); reason != "" {

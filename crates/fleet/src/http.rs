@@ -39,7 +39,7 @@ pub(crate) async fn serve(
     let ready = async move || match cluster.missing().as_slice() {
         [] => (StatusCode::OK, "ok\n".to_owned()),
         kinds => {
-            let text = format!("waits for the first list of {}\n", kinds.join(", "));
+            let text = format!("has no current list of {}\n", kinds.join(", "));
             (StatusCode::SERVICE_UNAVAILABLE, text)
         }
     };
