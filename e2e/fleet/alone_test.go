@@ -251,7 +251,7 @@ spec:
 	})
 	remove()
 	s.bound("waiting", m)
-	s.labelled(content, m)
+	s.labelled(probe, m)
 }
 
 // Proves: F6.
