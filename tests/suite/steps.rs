@@ -21,7 +21,7 @@ use rootcellar::volume::{CreateRequest, ExpandRequest, Kind};
 
 use fixture::{SIZE, StepFixture, Trouble};
 use support::quota::{FakeQuota, NoQuotas};
-use support::{create, publish};
+use support::{create, eventually, publish};
 
 /// A request about the volume "pvc". There is also a volume "kept".
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -427,14 +427,19 @@ fn a_limit_outlives_the_data_at_both_ends() {
     }
 }
 
-/// Asserts that each volume is limited to its size, and that no other limit exists.
+/// Asserts that each volume is limited to its size, and that no other limit exists once the trash is empty.
 fn assert_limits(fixture: &StepFixture, quota: &FakeQuota) {
-    let volumes = fixture.driver().list(usize::MAX, "").unwrap().objects;
-    let mut sizes: Vec<Bytes> = volumes.iter().map(|volume| volume.size).collect();
-    let mut limits: Vec<Bytes> = quota.limits().into_values().collect();
-    sizes.sort_unstable();
-    limits.sort_unstable();
-    assert_eq!(limits, sizes);
+    eventually(
+        "each volume, and nothing else, is limited to its size",
+        || {
+            let volumes = fixture.driver().list(usize::MAX, "").unwrap().objects;
+            let mut sizes: Vec<Bytes> = volumes.iter().map(|volume| volume.size).collect();
+            let mut limits: Vec<Bytes> = quota.limits().into_values().collect();
+            sizes.sort_unstable();
+            limits.sort_unstable();
+            limits == sizes
+        },
+    );
 }
 
 /// When any step of a call fails, every volume is limited to its present size, and nothing else has a
