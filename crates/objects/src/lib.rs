@@ -8,6 +8,7 @@
 
 mod driver;
 mod ids;
+pub mod inventory;
 pub mod manifest;
 mod names;
 mod policy;

@@ -1,0 +1,56 @@
+//! The inventory of a node: the answer of the driver's page `/inventory`, which the controller reads. It has ids and
+//! sizes, and no names of claims.
+//!
+//! A reader of another version ignores fields that it does not know, and counts an answer without one that it needs as
+//! none.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, NodeName, PoolId, SnapshotId, VolumeId};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    pub node: NodeName,
+    /// The version of the driver.
+    pub version: String,
+    /// Whether the driver has looked for all its pools. Before, a missing pool means nothing.
+    pub loaded: bool,
+    pub pools: Vec<PoolInventory>,
+    /// The pools that `pool retire` declared lost for good on this node.
+    pub retired: Vec<PoolId>,
+}
+
+/// A configured pool, or a member of a pool set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolInventory {
+    pub name: String,
+    /// The pool that its path has, or had when the driver last saw one there.
+    pub id: Option<PoolId>,
+    /// The pool that its path has instead, and that the driver does not serve.
+    pub found: Option<PoolId>,
+    /// The reason why the pool cannot be used or does not answer.
+    pub unavailable: Option<String>,
+    pub cordoned: bool,
+    /// Whether the kernel enforces the sizes of its volumes.
+    pub enforces: bool,
+    /// The size of its filesystem, as it was last measured.
+    pub total: Bytes,
+    /// The largest size of the next volume, as it was last measured.
+    pub available: Bytes,
+    pub reserved: Bytes,
+    /// The number of directories and records that the driver does not trust. Each may be a volume or a snapshot.
+    pub quarantined: u64,
+    /// Whether all its volumes and snapshots are listed. If not, a missing id means nothing.
+    pub complete: bool,
+    pub volumes: Vec<Item<VolumeId>>,
+    pub snapshots: Vec<Item<SnapshotId>>,
+}
+
+/// A volume or a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item<I> {
+    pub id: I,
+    pub bytes: Bytes,
+    /// The seconds since it was created, by the clock of the node.
+    pub age: u64,
+}
