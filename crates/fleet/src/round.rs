@@ -15,6 +15,7 @@ use crate::place::Places;
 use crate::report::Report;
 use crate::steer;
 use crate::view::View;
+use crate::wire::Kind;
 
 /// How long a claim keeps the name of another node of the cluster. The csi-provisioner there returns the claim meanwhile,
 /// and from 6.4.0 it then removes any name that it finds.
@@ -33,36 +34,42 @@ const SHARE: usize = 16;
 /// The pause until the steps that a round left out.
 const NEXT_SHARE: Duration = Duration::from_millis(250);
 
-/// Something to do.
+/// Something to do: a change, an event, or a change and the event that tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Write the node on the claim, instead of the node that it names. If that one is `missing` from the caches, which
-    /// may be late, the API server is asked first.
-    Select {
-        claim: Identity,
-        node: String,
-        instead_of: Option<NodeName>,
-        missing: bool,
-    },
-    /// Label the content with the node. The namespace is that of its snapshot.
-    Label {
-        content: Identity,
-        namespace: String,
-        node: String,
-    },
-    /// Report to the claim or content.
-    Report { about: About, report: Report },
+pub(crate) struct Step {
+    pub(crate) about: About,
+    /// Facts that the API server has to confirm first, because the caches may be late.
+    pub(crate) confirm: Vec<Live>,
+    pub(crate) change: Option<Change>,
+    pub(crate) report: Option<Report>,
 }
 
-/// The object of an event.
+/// The object of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum About {
-    Claim(Identity),
-    /// A content, with the namespace of its snapshot.
-    Content {
-        content: Identity,
-        namespace: String,
+pub(crate) struct About {
+    pub(crate) kind: Kind,
+    pub(crate) object: Identity,
+    /// The namespace whose share of the round the step uses; empty if it is nobody's.
+    namespace: String,
+}
+
+/// A change of the step's object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Write the node on a claim, instead of the node that it names.
+    Select {
+        node: String,
+        instead_of: Option<NodeName>,
     },
+    /// Label a content with the node.
+    Label(String),
+}
+
+/// A fact about the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Live {
+    /// No node has this name.
+    NoNode(String),
 }
 
 /// How a step ended.
@@ -218,14 +225,13 @@ fn forget<'a, T>(memory: &mut HashMap<String, T>, present: impl Iterator<Item = 
 }
 
 impl Pace {
-    /// Whether a write is allowed now, which then counts as made.
-    fn writes(&mut self, namespace: &str, now: Instant, due: &mut Due) -> bool {
-        if self
-            .allowed
-            .is_some_and(|allowed| !due.has_come(allowed, now))
-            || !due.has_share(namespace, now)
+    /// Makes a write if one is allowed now.
+    fn write(&mut self, step: Step, now: Instant, due: &mut Due) {
+        let allowed = self.allowed;
+        if allowed.is_some_and(|allowed| !due.has_come(allowed, now))
+            || !due.has_share(&step.about.namespace, now)
         {
-            return false;
+            return;
         }
         let wait = BACKOFF
             .0
@@ -235,7 +241,7 @@ impl Pace {
         let allowed = now + wait;
         self.allowed = Some(allowed);
         due.has_come(allowed, now);
-        true
+        due.steps.push(step);
     }
 
     /// Reports something that lasts, unless it was reported of late.
@@ -250,26 +256,40 @@ impl Pace {
         if self.silent.is_some_and(|until| !due.has_come(until, now)) {
             return;
         }
-        if due.has_share(about.namespace(), now) {
+        if due.has_share(&about.namespace, now) {
             self.reported = Some((said, now));
             due.has_come(now + REPEAT, now);
-            due.steps.push(Step::Report { about, report });
+            // The caches may lack a node that joined a moment ago.
+            let confirm = match &report {
+                Report::NodeGone { node } => vec![Live::NoNode(node.clone())],
+                _ => Vec::new(),
+            };
+            due.steps.push(Step {
+                about,
+                confirm,
+                change: None,
+                report: Some(report),
+            });
         }
     }
 }
 
 impl About {
-    pub(crate) fn object(&self) -> &Identity {
-        match self {
-            Self::Claim(object) => object,
-            Self::Content { content, .. } => content,
+    pub(crate) fn claim(object: Identity) -> Self {
+        let namespace = object.namespace.clone();
+        Self {
+            kind: Kind::CLAIM,
+            object,
+            namespace,
         }
     }
 
-    fn namespace(&self) -> &str {
-        match self {
-            Self::Claim(claim) => &claim.namespace,
-            Self::Content { namespace, .. } => namespace,
+    /// An object without a namespace that belongs to one in this namespace.
+    pub(crate) fn of(kind: Kind, object: Identity, namespace: &str) -> Self {
+        Self {
+            kind,
+            object,
+            namespace: namespace.to_owned(),
         }
     }
 }
@@ -291,7 +311,7 @@ impl Waiting {
         let node = match decision {
             steer::Decision::Rest => return,
             steer::Decision::Refuse(report) => {
-                return self.pace.report(About::Claim(identity), report, now, due);
+                return self.pace.report(About::claim(identity), report, now, due);
             }
             steer::Decision::Select(node) => node,
         };
@@ -302,14 +322,23 @@ impl Waiting {
         {
             return;
         }
-        if self.pace.writes(&identity.namespace, now, due) {
-            due.steps.push(Step::Select {
-                claim: identity,
+        let confirm = selected.filter(|_| missing);
+        let step = Step {
+            about: About::claim(identity),
+            confirm: confirm
+                .map(|name| Live::NoNode(name.to_string()))
+                .into_iter()
+                .collect(),
+            change: Some(Change::Select {
+                node: node.clone(),
+                instead_of: selected.cloned(),
+            }),
+            report: Some(Report::Steered {
                 node,
                 instead_of: selected.cloned(),
-                missing,
-            });
-        }
+            }),
+        };
+        self.pace.write(step, now, due);
     }
 }
 
@@ -322,24 +351,18 @@ impl Pace {
         due: &mut Due,
     ) {
         let namespace = content.snapshot.namespace();
-        let identity = content.identity.clone();
+        let about = About::of(Kind::CONTENT, content.identity.clone(), namespace);
         match decision {
             label::Decision::Rest => {}
-            label::Decision::Refuse(report) => {
-                let about = About::Content {
-                    content: identity,
-                    namespace: namespace.to_owned(),
-                };
-                self.report(about, report, now, due);
-            }
+            label::Decision::Refuse(report) => self.report(about, report, now, due),
             label::Decision::Label(node) => {
-                if self.writes(namespace, now, due) {
-                    due.steps.push(Step::Label {
-                        content: identity,
-                        namespace: namespace.to_owned(),
-                        node,
-                    });
-                }
+                let step = Step {
+                    about,
+                    confirm: Vec::new(),
+                    change: Some(Change::Label(node.clone())),
+                    report: Some(Report::Labelled { node }),
+                };
+                self.write(step, now, due);
             }
         }
     }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::Functions;
 use crate::objects::{Capacity, Claim, Class, Content, Node, Snapshot, Volume};
 use crate::report::Report;
-use crate::round::{Due, Ended, Memory, Outcome, Step};
+use crate::round::{Change, Due, Ended, Memory, Outcome, Step};
 use crate::view::View;
 use crate::wire::Object;
 
@@ -166,11 +166,14 @@ impl World {
 
     /// The steps of a round in short: the node written, or the reason reported.
     fn steps(&mut self) -> Vec<String> {
-        let short = |step: &Step| match step {
-            Step::Select { node, missing, .. } if *missing => format!("select {node} if absent"),
-            Step::Select { node, .. } => format!("select {node}"),
-            Step::Label { node, .. } => format!("label {node}"),
-            Step::Report { report, .. } => report.reason().to_owned(),
+        let short = |step: &Step| match (&step.change, &step.report) {
+            (Some(Change::Select { node, .. }), _) if !step.confirm.is_empty() => {
+                format!("select {node} if absent")
+            }
+            (Some(Change::Select { node, .. }), _) => format!("select {node}"),
+            (Some(Change::Label(node)), _) => format!("label {node}"),
+            (None, Some(report)) => report.reason().to_owned(),
+            (None, None) => "nothing".to_owned(),
         };
         self.due().steps.iter().map(short).collect()
     }

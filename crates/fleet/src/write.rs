@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::objects::{Identity, MANAGED_BY, SELECTED_NODE};
 use crate::report::Report;
-use crate::round::{About, Ended, Outcome, Step};
+use crate::round::{About, Change, Ended, Live, Outcome, Step};
 use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.
@@ -48,77 +48,75 @@ impl Writer {
     }
 
     pub(crate) async fn act(&self, step: Step) -> Ended {
-        match step {
-            Step::Select {
-                claim,
-                node,
-                instead_of,
-                missing,
-            } => Ended {
-                uid: claim.uid.clone(),
-                report: false,
-                outcome: self.select(claim, node, instead_of, missing).await,
-            },
-            Step::Label {
-                content,
-                namespace,
-                node,
-            } => Ended {
-                uid: content.uid.clone(),
-                report: false,
-                outcome: self.label(content, namespace, node).await,
-            },
-            Step::Report { about, report } => {
-                // The caches may lack a node that joined a moment ago.
-                let mut outcome = match &report {
-                    Report::NodeGone { node } => self.absence(node).await,
-                    _ => Outcome::Done,
-                };
-                if outcome == Outcome::Done {
-                    outcome = self.report(&about, &report).await;
-                }
-                let uid = about.object().uid.clone();
-                Ended {
-                    uid,
-                    report: true,
-                    outcome,
-                }
-            }
+        Ended {
+            uid: step.about.object.uid.clone(),
+            report: step.change.is_none(),
+            outcome: self.outcome(step).await,
         }
     }
 
-    async fn select(
-        &self,
-        claim: Identity,
-        node: String,
-        instead_of: Option<NodeName>,
-        missing: bool,
-    ) -> Outcome {
-        let from = instead_of.as_ref().map_or("", NodeName::as_str);
-        if missing {
-            let absence = self.absence(from).await;
-            if absence != Outcome::Done {
-                return absence;
+    async fn outcome(&self, step: Step) -> Outcome {
+        for fact in &step.confirm {
+            let outcome = self.confirm(fact).await;
+            if outcome != Outcome::Done {
+                return outcome;
             }
         }
-        let claims = Kind::CLAIM.resource();
-        let api = Api::namespaced_with(self.client.clone(), &claim.namespace, &claims);
-        let outcome = write(&api, &claim, "annotations", SELECTED_NODE, &node, from).await;
+        if let Some(change) = &step.change {
+            let outcome = self.change(&step.about, change).await;
+            if outcome != Outcome::Done {
+                return outcome;
+            }
+        }
+        let Some(report) = step.report else {
+            return Outcome::Done;
+        };
+        let outcome = self.report(&step.about, &report).await;
+        // A change is not made again because its event failed.
+        if step.change.is_some() {
+            Outcome::Done
+        } else {
+            outcome
+        }
+    }
+
+    async fn confirm(&self, fact: &Live) -> Outcome {
+        match fact {
+            Live::NoNode(name) => self.absence(name).await,
+        }
+    }
+
+    /// Makes the change, and logs that in one line.
+    async fn change(&self, about: &About, change: &Change) -> Outcome {
+        let Identity {
+            namespace,
+            name,
+            uid,
+            version,
+        } = &about.object;
+        let api = self.api(about.kind, namespace);
+        let mut metadata = change.metadata();
+        metadata["uid"] = uid.clone().into();
+        metadata["resourceVersion"] = version.clone().into();
+        let patch: Patch<Value> = Patch::Merge(json!({ "metadata": metadata }));
+        let parameters = PatchParams::default();
+        let (outcome, error) = finish(api.patch(name, &parameters, &patch)).await;
+        let kind = about.kind.plural;
         if outcome == Outcome::Done {
-            let report = Report::Steered { node, instead_of };
-            self.report(&About::Claim(claim), &report).await;
+            tracing::info!(kind, namespace, name, uid, version, %change, "wrote");
+        } else {
+            tracing::warn!(kind, namespace, name, uid, version, %change, error, "did not write");
         }
         outcome
     }
 
-    async fn label(&self, content: Identity, namespace: String, node: String) -> Outcome {
-        let api = Api::all_with(self.client.clone(), &Kind::CONTENT.resource());
-        let outcome = write(&api, &content, "labels", MANAGED_BY, &node, "").await;
-        if outcome == Outcome::Done {
-            let about = About::Content { content, namespace };
-            self.report(&about, &Report::Labelled { node }).await;
+    fn api(&self, kind: Kind, namespace: &str) -> Api<Object> {
+        let (client, resource) = (self.client.clone(), kind.resource());
+        if namespace.is_empty() {
+            Api::all_with(client, &resource)
+        } else {
+            Api::namespaced_with(client, namespace, &resource)
         }
-        outcome
     }
 
     /// `Done` if the API server says that no node has this name. A name that no node can have is not asked for, because
@@ -127,7 +125,7 @@ impl Writer {
         if node.parse::<NodeName>().is_err() {
             return Outcome::Done;
         }
-        let api = Api::<Object>::all_with(self.client.clone(), &Kind::NODE.resource());
+        let api = self.api(Kind::NODE, "");
         match timeout(PATIENCE, api.get_opt(node)).await {
             Ok(Ok(None)) => Outcome::Done,
             Ok(Ok(Some(_))) => Outcome::Changed,
@@ -136,15 +134,11 @@ impl Writer {
     }
 
     async fn report(&self, about: &About, report: &Report) -> Outcome {
-        let kind = match about {
-            About::Claim(_) => Kind::CLAIM,
-            About::Content { .. } => Kind::CONTENT,
-        };
-        let object = about.object();
+        let About { kind, object, .. } = about;
         let Identity {
             namespace, name, ..
         } = object;
-        let event = self.event(kind, object, report);
+        let event = self.event(*kind, object, report);
         let home = event.metadata.namespace.clone().unwrap_or_default();
         let kind = kind.plural;
         tracing::info!(kind, namespace, name, reason = report.reason(), note = %report, "reports");
@@ -194,42 +188,26 @@ impl Writer {
     }
 }
 
-/// Sets one key of a map in the metadata, and logs that in one line.
-async fn write(
-    api: &Api<Object>,
-    object: &Identity,
-    map: &str,
-    key: &str,
-    node: &str,
-    from: &str,
-) -> Outcome {
-    let Identity {
-        namespace,
-        name,
-        uid,
-        version,
-    } = object;
-    let mut metadata = json!({ "uid": uid, "resourceVersion": version });
-    metadata[map] = json!({ key: node });
-    let patch: Patch<Value> = Patch::Merge(json!({ "metadata": metadata }));
-    let parameters = PatchParams::default();
-    let write = api.patch(name, &parameters, &patch);
-    let (outcome, error) = finish(write).await;
-    if outcome == Outcome::Done {
-        tracing::info!(namespace, name, uid, version, node, from, "wrote {key}");
-    } else {
-        tracing::warn!(
-            namespace,
-            name,
-            uid,
-            version,
-            node,
-            from,
-            error,
-            "did not write {key}"
-        );
+impl Change {
+    /// The fields of the object's metadata that a merge patch changes.
+    fn metadata(&self) -> Value {
+        match self {
+            Self::Select { node, .. } => json!({"annotations": {SELECTED_NODE: node}}),
+            Self::Label(node) => json!({"labels": {MANAGED_BY: node}}),
+        }
     }
-    outcome
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Select { node, instead_of } => {
+                let from = instead_of.as_ref().map_or("", NodeName::as_str);
+                write!(f, "{SELECTED_NODE}={node} instead of {from:?}")
+            }
+            Self::Label(node) => write!(f, "{MANAGED_BY}={node}"),
+        }
+    }
 }
 
 /// Waits for a write; without success, also returns the reason.
