@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::Functions;
-use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Snapshot, Volume, key};
+use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Pod, Snapshot, Volume, key};
+use crate::pages::Page;
 use crate::view::View;
 use crate::wire::{Kind, Object};
 
@@ -93,8 +94,14 @@ impl Cluster {
             driver: &Arc::new(driver.clone()),
         };
         watches.of_data();
+        if functions.steer || functions.finish || functions.release {
+            watches.of_claims();
+        }
         if functions.steer {
-            watches.of_claims(namespace);
+            watches.of_copies(namespace);
+        }
+        if functions.compare || functions.release {
+            watches.of_drivers(namespace);
         }
         cluster
     }
@@ -108,6 +115,12 @@ impl Cluster {
         let (health, now) = (lock(&self.health), Instant::now());
         let missing = health.iter().filter(|(_, health)| !health.is_good(now));
         missing.map(|(kind, _)| *kind).collect()
+    }
+
+    /// Takes the answers of the drivers' pages.
+    pub(crate) fn take_pages(&self, pages: BTreeMap<String, Page>) {
+        self.view().pages = pages;
+        self.changed.notify_one();
     }
 
     /// Waits for a change since the last call.
@@ -130,13 +143,7 @@ struct Watches<'a> {
 impl Watches<'_> {
     /// The objects that show where data is.
     fn of_data(&self) {
-        self.watch(
-            Kind::NODE,
-            None,
-            |view| &mut view.nodes,
-            name,
-            |node, _| Node::read(node),
-        );
+        self.watch(Kind::NODE, None, |view| &mut view.nodes, name, Node::read);
         self.watch(
             Kind::VOLUME,
             None,
@@ -153,9 +160,8 @@ impl Watches<'_> {
         );
     }
 
-    /// Claims, and the objects that decide about them.
-    fn of_claims(&self, namespace: &str) {
-        let here = Some(namespace);
+    /// Claims and their classes.
+    fn of_claims(&self) {
         self.watch(
             Kind::CLAIM,
             None,
@@ -170,9 +176,24 @@ impl Watches<'_> {
             name,
             Class::read,
         );
+    }
+
+    /// The pods of the driver.
+    fn of_drivers(&self, namespace: &str) {
+        self.watch(
+            Kind::POD,
+            Some(namespace),
+            |view| &mut view.pods,
+            whole,
+            |pod, _| Pod::read(pod),
+        );
+    }
+
+    /// The objects that decide about copies.
+    fn of_copies(&self, namespace: &str) {
         self.watch(
             Kind::CAPACITY,
-            here,
+            Some(namespace),
             |view| &mut view.capacities,
             whole,
             Capacity::read,

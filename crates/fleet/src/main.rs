@@ -1,13 +1,19 @@
 //! The `rootcellar-fleet` binary: an optional controller that knows all nodes. It sends restores and clones to the node
-//! of their source, and names the node of each snapshot. It deletes nothing, and keeps nothing but its caches.
+//! of their source, and names the node of each snapshot. It compares volumes with their objects, and removes the objects
+//! that a lost node leaves behind. It deletes no data, and keeps nothing but its caches.
 
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod finish;
 mod http;
 mod label;
+mod live;
+mod lost;
 mod objects;
+mod pages;
 mod place;
+mod release;
 mod report;
 mod round;
 mod steer;
@@ -20,6 +26,7 @@ mod write;
 use std::fmt;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,6 +44,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 use cluster::Cluster;
 use http::Pulse;
+use pages::Reader;
 use round::Memory;
 use write::Writer;
 
@@ -53,12 +61,19 @@ const SILENCE: Duration = Duration::from_mins(5);
 /// How many steps are under way at once.
 const AT_ONCE: usize = 8;
 
-/// Send restores of rootcellar to the node of their source, and label snapshots with their node
+/// Send restores of rootcellar to their node, label snapshots, and release the objects of lost nodes
 #[derive(Debug, Parser)]
 #[command(name = "rootcellar-fleet", version)]
 struct Cli {
     #[command(flatten)]
     functions: Functions,
+
+    #[command(flatten)]
+    delays: Delays,
+
+    /// Read the pages of the drivers with the key in this file
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
 
     #[command(flatten)]
     driver: DriverArgs,
@@ -77,6 +92,7 @@ struct Cli {
 }
 
 /// The functions, each with its own switch.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct Functions {
@@ -91,6 +107,65 @@ pub(crate) struct Functions {
     /// Label also contents whose snapshot was asked for more than an hour ago; it will have the data of today
     #[arg(long, requires = "label")]
     label_old: bool,
+
+    /// Compare the volumes on the nodes with the objects of the cluster, and report differences
+    #[arg(long, requires = "key")]
+    compare: bool,
+
+    /// Finish deletions that wait for a node that is gone
+    #[arg(long)]
+    finish: bool,
+
+    /// Release the claims of lost nodes, if their class has the annotation rootcellar.dev/release-claims: "true"
+    #[arg(long, requires = "key")]
+    release: bool,
+}
+
+/// How long the controller watches before it believes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Delays {
+    /// Count a node as gone when it was absent for so long, in seconds, minutes or hours
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_time)]
+    absent_for: Duration,
+
+    /// Count a retired pool as lost after so long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
+    retired_for: Duration,
+
+    /// Report a difference that two looks show with so much time between them
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+    compare_every: Duration,
+}
+
+impl Delays {
+    /// The time between two readings of all pages.
+    fn between_pages(&self) -> Duration {
+        (self.compare_every / 10).clamp(Duration::from_secs(1), Duration::from_mins(1))
+    }
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let problem = || "not a time: a number, and s, m or h, as in 30m".to_owned();
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let mut units = units
+        .iter()
+        .filter_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, seconds)));
+    let (number, seconds) = units.next().ok_or_else(problem)?;
+    let number: u64 = ::objects::digits(number).ok_or_else(problem)?;
+    match number.checked_mul(*seconds) {
+        Some(1..=MAX_SECONDS) => Ok(Duration::from_secs(number * seconds)),
+        _ => Err("between 1s and 168h".to_owned()),
+    }
+}
+
+/// The longest delay: a week.
+const MAX_SECONDS: u64 = 7 * 24 * 3600;
+
+/// The choices of the command line that a round needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    functions: Functions,
+    delays: Delays,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -192,11 +267,16 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "starts"
     );
     let cluster = Cluster::start(&client, &cli.functions, &cli.driver, &namespace);
-    let (writer, pulse) = (Writer::new(client), Pulse::new());
-    let pages = http::serve(listener, Arc::clone(&cluster), pulse.clone());
+    let (writer, pulse) = (Writer::new(client, cli.driver.clone()), Pulse::new());
+    let settings = Settings {
+        functions: cli.functions.clone(),
+        delays: cli.delays.clone(),
+    };
+    let page = http::serve(listener, Arc::clone(&cluster), pulse.clone());
     tokio::select! {
-        ended = pages => ended?,
-        () = rounds(&cluster, &writer, &cli.functions, &pulse, stop) => {}
+        ended = page => ended?,
+        () = read_pages(&cluster, cli.key.clone(), &settings) => {}
+        () = rounds(&cluster, &writer, &settings, &pulse, stop) => {}
     }
     tracing::info!("ends");
     Ok(())
@@ -206,7 +286,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
 async fn rounds(
     cluster: &Cluster,
     writer: &Writer,
-    functions: &Functions,
+    settings: &Settings,
     pulse: &Pulse,
     stop: impl Future<Output = ()>,
 ) {
@@ -224,10 +304,11 @@ async fn rounds(
         pulse.beat();
         if !cluster.missing().is_empty() {
             // Its list, or an error of its watch, begins the next round.
+            memory.was_blind();
             next = None;
             continue;
         }
-        let due = memory.round(&cluster.view(), functions, Instant::now(), Timestamp::now());
+        let due = memory.round(&cluster.view(), settings, Instant::now(), Timestamp::now());
         next = due.next;
         let steps = pin!(stream::iter(due.steps).take_until(stop.clone()));
         let mut outcomes = steps.map(|step| writer.act(step)).buffer_unordered(AT_ONCE);
@@ -236,6 +317,19 @@ async fn rounds(
             let retry = memory.ended(&outcome, Instant::now());
             next = [next, retry].into_iter().flatten().min();
         }
+    }
+}
+
+/// Reads the pages of the drivers again and again; without a key, waits for ever.
+async fn read_pages(cluster: &Cluster, key: Option<PathBuf>, settings: &Settings) {
+    let Some(key) = key else {
+        return std::future::pending().await;
+    };
+    let reader = Reader::new(key);
+    loop {
+        let pods = pages::pods(&cluster.view());
+        cluster.take_pages(reader.read(pods).await);
+        tokio::time::sleep(settings.delays.between_pages()).await;
     }
 }
 

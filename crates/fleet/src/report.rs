@@ -60,6 +60,39 @@ pub(crate) enum Report {
          it, or label its content with {MANAGED_BY}"
     )]
     TooOld,
+    #[error(
+        "node {node} is gone, so its part of the deletion was left out; if the disk comes back, the controller reports \
+         the data as without an object"
+    )]
+    FinishedDeletion { node: String },
+    #[error("node {node}, which was to provision the claim, is gone; any node may now")]
+    ForgotNode { node: NodeName },
+    #[error(
+        "{absent} of {all} nodes with volumes are absent, which is more than a tenth, so nothing is finished or released \
+         without a person; see `rootcellar-migrate gone`"
+    )]
+    TooManyNodesAbsent { absent: usize, all: usize },
+    #[error(
+        "the pool of the volume was retired on node {node}; the claim will be released, unless `rootcellar pool adopt` \
+         takes the pool back"
+    )]
+    ReleaseSoon { node: String },
+    #[error(
+        "the disk on node {node} is lost, and the class releases such claims; the volume has the policy Retain from now \
+         on, and the claim will be deleted"
+    )]
+    ReleaseBegun { node: String },
+    #[error(
+        "the claim was deleted, because its volume {volume} was lost with node {node}; its StatefulSet makes it anew, \
+         empty, on another node"
+    )]
+    ReleasedClaim { volume: String, node: String },
+    #[error(
+        "the release was undone, because node {node} is back or the class does not ask for it any more"
+    )]
+    ReleaseUndone { node: String },
+    #[error("the volume is lost, and its claim is not released: {why}")]
+    ReleaseWaits { why: String },
 }
 
 fn instead(of: Option<&NodeName>) -> String {
@@ -81,11 +114,19 @@ impl Report {
             Self::NodeNameTooLong { .. } => "NodeNameTooLong",
             Self::OtherNode { .. } => "LabelOfOtherNode",
             Self::TooOld => "SnapshotTooOld",
+            Self::FinishedDeletion { .. } => "FinishedDeletion",
+            Self::ForgotNode { .. } => "ForgotNode",
+            Self::TooManyNodesAbsent { .. } => "TooManyNodesAbsent",
+            Self::ReleaseSoon { .. } => "ReleaseSoon",
+            Self::ReleaseBegun { .. } => "ReleaseBegun",
+            Self::ReleasedClaim { .. } => "ReleasedClaim",
+            Self::ReleaseUndone { .. } => "ReleaseUndone",
+            Self::ReleaseWaits { .. } => "ReleaseWaits",
         }
     }
 
-    /// The node that it is about.
-    pub(crate) fn node(&self) -> Option<&str> {
+    /// The node or the circumstance that it is about, which tells two reports of one reason apart.
+    pub(crate) fn subject(&self) -> Option<&str> {
         match self {
             Self::Steered { node, .. }
             | Self::Labelled { node }
@@ -93,8 +134,16 @@ impl Report {
             | Self::ClassExcludesNode { node, .. }
             | Self::NoRoom { node, .. }
             | Self::NodeNameTooLong { node }
-            | Self::OtherNode { node, .. } => Some(node),
-            Self::PoolOnTwoNodes { .. }
+            | Self::OtherNode { node, .. }
+            | Self::FinishedDeletion { node }
+            | Self::ReleaseSoon { node }
+            | Self::ReleaseBegun { node }
+            | Self::ReleasedClaim { node, .. }
+            | Self::ReleaseUndone { node } => Some(node),
+            Self::ForgotNode { node } => Some(node.as_str()),
+            Self::ReleaseWaits { why } => Some(why),
+            Self::TooManyNodesAbsent { .. }
+            | Self::PoolOnTwoNodes { .. }
             | Self::SourceUnknown
             | Self::MalformedHandle
             | Self::TooOld => None,
@@ -103,6 +152,26 @@ impl Report {
 
     /// Whether the controller did its work. Otherwise somebody has to act.
     pub(crate) fn is_done(&self) -> bool {
-        matches!(self, Self::Steered { .. } | Self::Labelled { .. })
+        matches!(
+            self,
+            Self::Steered { .. }
+                | Self::Labelled { .. }
+                | Self::FinishedDeletion { .. }
+                | Self::ForgotNode { .. }
+                | Self::ReleaseUndone { .. }
+        )
+    }
+
+    /// The action of the event, for programs.
+    pub(crate) fn action(&self) -> &'static str {
+        match self {
+            Self::FinishedDeletion { .. } | Self::TooManyNodesAbsent { .. } => "FinishDeletion",
+            Self::ReleaseSoon { .. }
+            | Self::ReleaseBegun { .. }
+            | Self::ReleasedClaim { .. }
+            | Self::ReleaseUndone { .. }
+            | Self::ReleaseWaits { .. } => "ReleaseClaim",
+            _ => "PlaceOnNode",
+        }
     }
 }

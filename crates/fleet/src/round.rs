@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 use k8s_openapi::jiff::Timestamp;
 use objects::NodeName;
 
-use crate::Functions;
+use crate::finish;
 use crate::label;
-use crate::objects::{Claim, Content, Identity};
+use crate::lost::Watched;
+use crate::objects::{Claim, Content, Identity, Policy, Volume};
 use crate::place::Places;
+use crate::release::Releases;
 use crate::report::Report;
 use crate::steer;
 use crate::view::View;
 use crate::wire::Kind;
+use crate::{Functions, Settings};
 
 /// How long a claim keeps the name of another node of the cluster. The csi-provisioner there returns the claim meanwhile,
 /// and from 6.4.0 it then removes any name that it finds.
@@ -61,8 +64,39 @@ pub(crate) enum Change {
         node: String,
         instead_of: Option<NodeName>,
     },
+    /// Remove the node from a claim.
+    ForgetNode(NodeName),
     /// Label a content with the node.
     Label(String),
+    /// Keep the data of a volume after its claim.
+    Retain,
+    /// Undo [`Change::Retain`].
+    PutBack,
+    /// Keep the other finalizers alone.
+    DropFinalizer {
+        name: &'static str,
+        rest: Vec<String>,
+    },
+    Delete,
+}
+
+impl Change {
+    pub(crate) fn drop_finalizer(name: &'static str, all: &[String]) -> Self {
+        let rest = all.iter().filter(|found| *found != name);
+        Self::DropFinalizer {
+            name,
+            rest: rest.cloned().collect(),
+        }
+    }
+}
+
+/// The decision about an object of a lost node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Rest,
+    /// Nothing is done, and the event says why.
+    Refuse(About, Report),
+    Write(Step),
 }
 
 /// A fact about the cluster.
@@ -70,6 +104,12 @@ pub(crate) enum Change {
 pub(crate) enum Live {
     /// No node has this name.
     NoNode(String),
+    /// No node has this place.
+    NoPlace(String),
+    /// The volume did not change, and its data outlives its claim.
+    Retained(Identity),
+    /// A `StatefulSet` makes the claim anew, and no scheduled pod names it.
+    MadeAnew(Identity),
 }
 
 /// How a step ended.
@@ -80,6 +120,8 @@ pub(crate) struct Ended {
     /// Whether it was a report alone.
     pub(crate) report: bool,
     pub(crate) outcome: Outcome,
+    /// Somebody for whom the change has to wait.
+    pub(crate) waits: Option<Report>,
 }
 
 /// How a request ended.
@@ -92,6 +134,8 @@ pub(crate) enum Outcome {
     Unanswered,
     /// The API server refused it.
     Refused,
+    /// It has to wait for somebody.
+    Waits,
 }
 
 /// Everything that the controller remembers, by the uid of the object.
@@ -99,6 +143,10 @@ pub(crate) enum Outcome {
 pub(crate) struct Memory {
     claims: HashMap<String, Waiting>,
     contents: HashMap<String, Pace>,
+    /// The volumes that deserve a write or a report, and the claims that are released.
+    lost: HashMap<String, Pace>,
+    watched: Watched,
+    releases: Releases,
 }
 
 /// An unbound claim.
@@ -119,6 +167,8 @@ struct Pace {
     reported: Option<(Said, Instant)>,
     /// No report before this moment, after one that failed.
     silent: Option<Instant>,
+    /// The reason why the last write had to wait.
+    waits: Option<Report>,
 }
 
 /// The reason of a report, and the node that it is about.
@@ -145,7 +195,7 @@ impl Due {
     }
 
     /// Whether the moment has come; if not, a round begins then.
-    fn has_come(&mut self, moment: Instant, now: Instant) -> bool {
+    pub(crate) fn has_come(&mut self, moment: Instant, now: Instant) -> bool {
         if moment > now {
             self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
         }
@@ -158,11 +208,32 @@ impl Memory {
     pub(crate) fn round(
         &mut self,
         view: &View,
-        functions: &Functions,
+        settings: &Settings,
         now: Instant,
         clock: Timestamp,
     ) -> Due {
         let mut due = Due::default();
+        self.place(view, &settings.functions, now, clock, &mut due);
+        if settings.functions.finish || settings.functions.release {
+            self.lose(view, settings, now, &mut due);
+        }
+        due
+    }
+
+    /// The process could not watch the cluster.
+    pub(crate) fn was_blind(&mut self) {
+        self.watched.forget();
+    }
+
+    /// Copies and snapshots find their node.
+    fn place(
+        &mut self,
+        view: &View,
+        functions: &Functions,
+        now: Instant,
+        clock: Timestamp,
+        due: &mut Due,
+    ) {
         let claims = view.claims.values();
         let claims: Vec<&Claim> = claims
             .filter(|claim| functions.steer && steer::is_ours(claim, view))
@@ -175,13 +246,13 @@ impl Memory {
             contents.iter().map(|content| &content.identity),
         );
         if claims.is_empty() && contents.is_empty() {
-            return due;
+            return;
         }
         let places = Places::new(view);
         for claim in claims {
             let waiting = self.claims.entry(claim.identity.uid.clone()).or_default();
             let decision = steer::decide(claim, view, &places);
-            waiting.look(claim, decision, view, now, &mut due);
+            waiting.look(claim, decision, view, now, due);
         }
         for content in contents {
             let pace = self
@@ -190,9 +261,65 @@ impl Memory {
                 .or_default();
             let too_late = !functions.label_old && label::is_old(content, clock);
             let decision = label::decide(content, too_late, &places);
-            pace.content(content, decision, now, &mut due);
+            pace.content(content, decision, now, due);
         }
-        due
+    }
+
+    /// Lost nodes leave nothing behind.
+    fn lose(&mut self, view: &View, settings: &Settings, now: Instant, due: &mut Due) {
+        let Settings {
+            functions, delays, ..
+        } = settings;
+        let lost = self.watched.look(view, functions, delays, now);
+        let mut verdicts = Vec::new();
+        for volume in view.volumes.values() {
+            let may = match volume.policy {
+                Policy::Delete => functions.finish,
+                Policy::Released => functions.release,
+                Policy::Retain | Policy::Other => false,
+            };
+            if may {
+                verdicts.push(finish::volume(volume, &lost, due));
+            }
+        }
+        if functions.finish {
+            for content in view.contents.values() {
+                verdicts.push(finish::content(content, &lost, due));
+            }
+            for claim in view.claims.values() {
+                verdicts.push(finish::claim(claim, view, &lost, due));
+            }
+        }
+        if functions.release {
+            let mut round = self.releases.round(view, &lost, now, due);
+            for volume in view.volumes.values() {
+                verdicts.push(round.decide(volume, due));
+            }
+        }
+        if !self.lost.is_empty() {
+            let volumes = view.volumes.values().map(|volume| &volume.identity);
+            let claims = view.claims.values().map(|claim| &claim.identity);
+            let contents = view.contents.values().map(|content| &content.identity);
+            forget(&mut self.lost, volumes.chain(claims).chain(contents));
+        }
+        for verdict in verdicts {
+            let about = match &verdict {
+                Verdict::Rest => continue,
+                Verdict::Refuse(about, _) => about,
+                Verdict::Write(step) => &step.about,
+            };
+            let pace = self.lost.entry(about.object.uid.clone()).or_default();
+            match verdict {
+                Verdict::Rest => {}
+                Verdict::Refuse(about, report) => pace.report(about, report, now, due),
+                Verdict::Write(step) => {
+                    if let Some(why) = pace.waits.clone() {
+                        pace.report(step.about.clone(), why, now, due);
+                    }
+                    pace.write(step, now, due);
+                }
+            }
+        }
     }
 
     /// Takes note how a step of the last round ended. Returns when another one is allowed, if that is sooner than after
@@ -202,9 +329,13 @@ impl Memory {
             .claims
             .get_mut(&ended.uid)
             .map(|waiting| &mut waiting.pace);
-        let pace = claim.or_else(|| self.contents.get_mut(&ended.uid))?;
+        let other = self.contents.get_mut(&ended.uid);
+        let lost = self.lost.get_mut(&ended.uid);
+        // At most one of them made the step; the waits of the others are as good.
+        let pace = lost.or(claim).or(other)?;
+        pace.waits.clone_from(&ended.waits);
         let pause = match (ended.report, ended.outcome) {
-            (_, Outcome::Done) | (false, Outcome::Refused) => return None,
+            (_, Outcome::Done) | (false, Outcome::Refused | Outcome::Waits) => return None,
             (true, _) => {
                 pace.reported = None;
                 pace.silent = Some(now + CALM);
@@ -246,7 +377,7 @@ impl Pace {
 
     /// Reports something that lasts, unless it was reported of late.
     fn report(&mut self, about: About, report: Report, now: Instant, due: &mut Due) {
-        let said = (report.reason(), report.node().map(str::to_owned));
+        let said = (report.reason(), report.subject().map(str::to_owned));
         if let Some((last, at)) = &self.reported {
             let pause = if *last == said { REPEAT } else { CALM };
             if !due.has_come(*at + pause, now) {
@@ -282,6 +413,17 @@ impl About {
             object,
             namespace,
         }
+    }
+
+    pub(crate) fn volume(volume: &Volume) -> Self {
+        let claim = volume.claim.as_ref();
+        let namespace = claim.map_or("", |claim| claim.namespace());
+        Self::of(Kind::VOLUME, volume.identity.clone(), namespace)
+    }
+
+    pub(crate) fn content(content: &Content) -> Self {
+        let namespace = content.snapshot.namespace();
+        Self::of(Kind::CONTENT, content.identity.clone(), namespace)
     }
 
     /// An object without a namespace that belongs to one in this namespace.
@@ -350,8 +492,7 @@ impl Pace {
         now: Instant,
         due: &mut Due,
     ) {
-        let namespace = content.snapshot.namespace();
-        let about = About::of(Kind::CONTENT, content.identity.clone(), namespace);
+        let about = About::content(content);
         match decision {
             label::Decision::Rest => {}
             label::Decision::Refuse(report) => self.report(about, report, now, due),

@@ -1,6 +1,7 @@
 //! A cluster as objects of the API, and the steps that a round gives for it.
 
 mod labels;
+mod lost;
 mod reading;
 mod steering;
 
@@ -10,12 +11,12 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use objects::{DriverArgs, ObjectId, PoolId, SnapshotId, VolumeId};
 use serde_json::{Value, json};
 
-use crate::Functions;
 use crate::objects::{Capacity, Claim, Class, Content, Node, Snapshot, Volume};
 use crate::report::Report;
 use crate::round::{Change, Due, Ended, Memory, Outcome, Step};
 use crate::view::View;
 use crate::wire::Object;
+use crate::{Delays, Functions, Settings};
 
 const HERE: &str = "node1";
 const OTHER: &str = "node2";
@@ -27,7 +28,7 @@ struct World {
     pool: PoolId,
     memory: Memory,
     now: Instant,
-    functions: Functions,
+    settings: Settings,
 }
 
 impl World {
@@ -58,17 +59,27 @@ impl World {
             pool: PoolId::random(),
             memory: Memory::default(),
             now: Instant::now(),
-            functions: Functions {
-                steer: true,
-                label: true,
-                label_old: false,
+            settings: Settings {
+                functions: Functions {
+                    steer: true,
+                    label: true,
+                    label_old: false,
+                    compare: false,
+                    finish: false,
+                    release: false,
+                },
+                delays: Delays {
+                    absent_for: Duration::from_mins(30),
+                    retired_for: Duration::from_mins(5),
+                    compare_every: Duration::from_mins(10),
+                },
             },
         }
     }
 
     fn node(&mut self, name: &str, labels: &Value) {
         let node = json!({"metadata": {"name": name, "labels": labels}});
-        let node = Node::read(object(&node)).unwrap();
+        let node = Node::read(object(&node), &self.driver).unwrap();
         self.view.nodes.insert(name.into(), node);
     }
 
@@ -161,7 +172,7 @@ impl World {
 
     fn due(&mut self) -> Due {
         self.memory
-            .round(&self.view, &self.functions, self.now, Timestamp::now())
+            .round(&self.view, &self.settings, self.now, Timestamp::now())
     }
 
     /// The steps of a round in short: the node written, or the reason reported.
@@ -172,6 +183,13 @@ impl World {
             }
             (Some(Change::Select { node, .. }), _) => format!("select {node}"),
             (Some(Change::Label(node)), _) => format!("label {node}"),
+            (Some(Change::ForgetNode(node)), _) => format!("forget {node}"),
+            (Some(Change::Retain), _) => format!("retain {}", step.about.object.name),
+            (Some(Change::PutBack), _) => format!("put back {}", step.about.object.name),
+            (Some(Change::DropFinalizer { .. }), _) => {
+                format!("drop finalizer of {}", step.about.object.name)
+            }
+            (Some(Change::Delete), _) => format!("delete {}", step.about.object.name),
             (None, Some(report)) => report.reason().to_owned(),
             (None, None) => "nothing".to_owned(),
         };
@@ -183,6 +201,9 @@ impl World {
         self
     }
 }
+
+/// A change of the world, and its description.
+type Case = (&'static str, fn(&mut World));
 
 /// The object as the API server sends it.
 fn object(object: &Value) -> Object {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Snapshot, Volume};
+use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Pod, Snapshot, Volume};
+use crate::pages::Page;
 
 /// Objects without a namespace have their name as the key.
 #[derive(Debug, Default)]
@@ -14,4 +15,8 @@ pub(crate) struct View {
     pub(crate) capacities: BTreeMap<Key, Capacity>,
     pub(crate) snapshots: BTreeMap<Key, Snapshot>,
     pub(crate) contents: BTreeMap<String, Content>,
+    /// The pods of the driver.
+    pub(crate) pods: BTreeMap<Key, Pod>,
+    /// The answers of their pages, by the name of the node.
+    pub(crate) pages: BTreeMap<String, Page>,
 }

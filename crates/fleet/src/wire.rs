@@ -47,6 +47,9 @@ pub(crate) struct Object {
     /// `metadata.creationTimestamp`; empty if there is none.
     pub(crate) created: String,
     pub(crate) deleting: bool,
+    pub(crate) finalizers: Vec<String>,
+    /// The owner that makes and deletes it.
+    pub(crate) controller: Option<Controller>,
     /// The other fields, such as `spec`.
     fields: Map<String, Value>,
 }
@@ -61,6 +64,16 @@ impl Object {
     pub(crate) fn annotation(&self, key: &str) -> Option<String> {
         named(self.meta.annotations.as_ref()?.get(key)?.clone())
     }
+}
+
+/// An owner reference with `controller: true`.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+pub(crate) struct Controller {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    #[serde(default, rename = "controller")]
+    decides: bool,
 }
 
 /// A text that may be the name of an object. Longer ones would fill the memory.
@@ -79,6 +92,8 @@ impl<'de> Deserialize<'de> for Object {
             resource_version: Option<String>,
             creation_timestamp: Option<String>,
             deletion_timestamp: Option<String>,
+            finalizers: Option<Vec<String>>,
+            owner_references: Option<Vec<Controller>>,
             labels: Option<BTreeMap<String, String>>,
             annotations: Option<BTreeMap<String, String>>,
         }
@@ -90,6 +105,7 @@ impl<'de> Deserialize<'de> for Object {
             fields: Map<String, Value>,
         }
         let Wire { metadata, fields } = Wire::deserialize(deserializer)?;
+        let owners = metadata.owner_references.unwrap_or_default();
         Ok(Self {
             meta: ObjectMeta {
                 namespace: metadata.namespace,
@@ -102,6 +118,8 @@ impl<'de> Deserialize<'de> for Object {
             },
             created: metadata.creation_timestamp.unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
+            finalizers: metadata.finalizers.unwrap_or_default(),
+            controller: owners.into_iter().find(|owner| owner.decides),
             fields,
         })
     }
@@ -147,6 +165,8 @@ pub(crate) struct Kind {
 impl Kind {
     pub(crate) const NODE: Self = Self::new("", "Node", "nodes");
     pub(crate) const VOLUME: Self = Self::new("", "PersistentVolume", "persistentvolumes");
+    pub(crate) const POD: Self = Self::new("", "Pod", "pods");
+    pub(crate) const STATEFUL_SET: Self = Self::new("apps", "StatefulSet", "statefulsets");
     pub(crate) const CLAIM: Self = Self::new("", "PersistentVolumeClaim", "persistentvolumeclaims");
     pub(crate) const CLASS: Self = Self::new(STORAGE, "StorageClass", "storageclasses");
     pub(crate) const CAPACITY: Self =
@@ -172,7 +192,7 @@ impl Kind {
     /// holds an answer twice.
     pub(crate) fn page(self) -> u32 {
         match self {
-            Self::CLAIM | Self::SNAPSHOT => 10,
+            Self::CLAIM | Self::SNAPSHOT | Self::POD => 10,
             _ => 500,
         }
     }

@@ -1,5 +1,5 @@
-//! The writes: one annotation, one label, and events. A write names the uid and the version of the object that was
-//! read, so the API server refuses it if anything about the object changed since.
+//! The writes. Each names the uid and the version of the object that was read, so the API server refuses it if anything
+//! about the object changed since.
 
 use std::fmt;
 use std::future::Future;
@@ -9,25 +9,27 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Error};
-use objects::NodeName;
+use objects::{DriverArgs, NodeName};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::objects::{Identity, MANAGED_BY, SELECTED_NODE};
+use crate::live::Unconfirmed;
+use crate::objects::{DELETE, Identity, MANAGED_BY, POLICY_BEFORE, RETAIN, SELECTED_NODE};
 use crate::report::Report;
 use crate::round::{About, Change, Ended, Live, Outcome, Step};
 use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 /// The name of the controller in its events.
 const CONTROLLER: &str = "rootcellar-fleet";
 
 #[derive(Clone)]
 pub(crate) struct Writer {
-    client: Client,
+    pub(crate) client: Client,
+    pub(crate) driver: DriverArgs,
     /// The name of the pod.
     instance: String,
 }
@@ -39,29 +41,41 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client, driver: DriverArgs) -> Self {
         let host = std::env::var("HOSTNAME")
             .ok()
             .filter(|name| !name.is_empty());
         let instance = host.unwrap_or_else(|| CONTROLLER.to_owned());
-        Self { client, instance }
+        Self {
+            client,
+            driver,
+            instance,
+        }
     }
 
     pub(crate) async fn act(&self, step: Step) -> Ended {
+        let (uid, report) = (step.about.object.uid.clone(), step.change.is_none());
+        let (outcome, waits) = match self.confirm_all(&step.confirm).await {
+            Ok(()) => (self.outcome(step).await, None),
+            Err(Unconfirmed::Ended(outcome)) => (outcome, None),
+            Err(Unconfirmed::Waits(why)) => (Outcome::Waits, Some(why)),
+        };
         Ended {
-            uid: step.about.object.uid.clone(),
-            report: step.change.is_none(),
-            outcome: self.outcome(step).await,
+            uid,
+            report,
+            outcome,
+            waits,
         }
     }
 
-    async fn outcome(&self, step: Step) -> Outcome {
-        for fact in &step.confirm {
-            let outcome = self.confirm(fact).await;
-            if outcome != Outcome::Done {
-                return outcome;
-            }
+    async fn confirm_all(&self, facts: &[Live]) -> Result<(), Unconfirmed> {
+        for fact in facts {
+            self.confirm(fact).await?;
         }
+        Ok(())
+    }
+
+    async fn outcome(&self, step: Step) -> Outcome {
         if let Some(change) = &step.change {
             let outcome = self.change(&step.about, change).await;
             if outcome != Outcome::Done {
@@ -80,12 +94,6 @@ impl Writer {
         }
     }
 
-    async fn confirm(&self, fact: &Live) -> Outcome {
-        match fact {
-            Live::NoNode(name) => self.absence(name).await,
-        }
-    }
-
     /// Makes the change, and logs that in one line.
     async fn change(&self, about: &About, change: &Change) -> Outcome {
         let Identity {
@@ -95,12 +103,19 @@ impl Writer {
             version,
         } = &about.object;
         let api = self.api(about.kind, namespace);
-        let mut metadata = change.metadata();
-        metadata["uid"] = uid.clone().into();
-        metadata["resourceVersion"] = version.clone().into();
-        let patch: Patch<Value> = Patch::Merge(json!({ "metadata": metadata }));
-        let parameters = PatchParams::default();
-        let (outcome, error) = finish(api.patch(name, &parameters, &patch)).await;
+        let (outcome, error) = if let Some(mut patch) = change.patch() {
+            patch["metadata"]["uid"] = uid.clone().into();
+            patch["metadata"]["resourceVersion"] = version.clone().into();
+            let patch: Patch<Value> = Patch::Merge(patch);
+            finish(api.patch(name, &PatchParams::default(), &patch)).await
+        } else {
+            let preconditions = Preconditions {
+                uid: Some(uid.clone()),
+                resource_version: Some(version.clone()),
+            };
+            let parameters = DeleteParams::default().preconditions(preconditions);
+            finish(api.delete(name, &parameters)).await
+        };
         let kind = about.kind.plural;
         if outcome == Outcome::Done {
             tracing::info!(kind, namespace, name, uid, version, %change, "wrote");
@@ -110,26 +125,12 @@ impl Writer {
         outcome
     }
 
-    fn api(&self, kind: Kind, namespace: &str) -> Api<Object> {
+    pub(crate) fn api(&self, kind: Kind, namespace: &str) -> Api<Object> {
         let (client, resource) = (self.client.clone(), kind.resource());
         if namespace.is_empty() {
             Api::all_with(client, &resource)
         } else {
             Api::namespaced_with(client, namespace, &resource)
-        }
-    }
-
-    /// `Done` if the API server says that no node has this name. A name that no node can have is not asked for, because
-    /// it would change the path of the request.
-    async fn absence(&self, node: &str) -> Outcome {
-        if node.parse::<NodeName>().is_err() {
-            return Outcome::Done;
-        }
-        let api = self.api(Kind::NODE, "");
-        match timeout(PATIENCE, api.get_opt(node)).await {
-            Ok(Ok(None)) => Outcome::Done,
-            Ok(Ok(Some(_))) => Outcome::Changed,
-            Ok(Err(_)) | Err(_) => Outcome::Unanswered,
         }
     }
 
@@ -161,7 +162,7 @@ impl Writer {
                 namespace: namespace.clone().or_else(|| Some("default".to_owned())),
                 ..ObjectMeta::default()
             },
-            action: Some("PlaceOnNode".to_owned()),
+            action: Some(report.action().to_owned()),
             event_time: Some(MicroTime(Timestamp::now())),
             note: Some(report.to_string()),
             reason: Some(report.reason().to_owned()),
@@ -189,12 +190,23 @@ impl Writer {
 }
 
 impl Change {
-    /// The fields of the object's metadata that a merge patch changes.
-    fn metadata(&self) -> Value {
-        match self {
-            Self::Select { node, .. } => json!({"annotations": {SELECTED_NODE: node}}),
-            Self::Label(node) => json!({"labels": {MANAGED_BY: node}}),
-        }
+    /// The merge patch; `None` for a deletion.
+    fn patch(&self) -> Option<Value> {
+        let policy = |policy: &str, before: Option<&str>| {
+            json!({"metadata": {"annotations": {POLICY_BEFORE: before}},
+                "spec": {"persistentVolumeReclaimPolicy": policy}})
+        };
+        Some(match self {
+            Self::Select { node, .. } => {
+                json!({"metadata": {"annotations": {SELECTED_NODE: node}}})
+            }
+            Self::ForgetNode(_) => json!({"metadata": {"annotations": {SELECTED_NODE: null}}}),
+            Self::Label(node) => json!({"metadata": {"labels": {MANAGED_BY: node}}}),
+            Self::DropFinalizer { rest, .. } => json!({"metadata": {"finalizers": rest}}),
+            Self::Retain => policy(RETAIN, Some(DELETE)),
+            Self::PutBack => policy(DELETE, None),
+            Self::Delete => return None,
+        })
     }
 }
 
@@ -205,7 +217,12 @@ impl fmt::Display for Change {
                 let from = instead_of.as_ref().map_or("", NodeName::as_str);
                 write!(f, "{SELECTED_NODE}={node} instead of {from:?}")
             }
+            Self::ForgetNode(node) => write!(f, "no {SELECTED_NODE} instead of {node:?}"),
             Self::Label(node) => write!(f, "{MANAGED_BY}={node}"),
+            Self::DropFinalizer { name, .. } => write!(f, "finalizers without {name}"),
+            Self::Retain => write!(f, "policy {RETAIN} instead of {DELETE}"),
+            Self::PutBack => write!(f, "policy {DELETE} as before the release"),
+            Self::Delete => f.write_str("the deletion"),
         }
     }
 }

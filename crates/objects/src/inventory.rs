@@ -22,6 +22,7 @@ pub struct Inventory {
 
 /// A configured pool, or a member of a pool set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PoolInventory {
     pub name: String,
     /// The pool that its path has, or had when the driver last saw one there.
@@ -30,6 +31,8 @@ pub struct PoolInventory {
     pub found: Option<PoolId>,
     /// The reason why the pool cannot be used or does not answer.
     pub unavailable: Option<String>,
+    /// Whether nothing is at its path: no disk is mounted, or no pool was made in it.
+    pub empty: bool,
     pub cordoned: bool,
     /// Whether the kernel enforces the sizes of its volumes.
     pub enforces: bool,

@@ -7,17 +7,17 @@ use super::*;
 fn a_content_without_a_label_gets_the_node_of_its_pool() {
     let bare = json!({"metadata": {"labels": null}});
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.content(bare.clone());
     assert_eq!(world.steps(), ["label node1"]);
     world.untaken(SignedDuration::from_mins(5), bare.clone());
     assert_eq!(world.after(5).steps(), ["label node1"]);
-    world.functions.label = false;
+    world.settings.functions.label = false;
     assert!(world.after(600).steps().is_empty(), "switched off");
 
     let long = format!("{}.example", "n".repeat(60));
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.node(&long, &json!({}));
     let place = world.view.nodes[&long].place.clone();
     world.volume("pv", world.pool, &place, "source");
@@ -30,7 +30,7 @@ fn a_content_without_a_label_gets_the_node_of_its_pool() {
 fn a_label_is_never_changed() {
     for label in ["node1", "node2", "node9", ""] {
         let mut world = World::new();
-        world.functions.steer = false;
+        world.settings.functions.steer = false;
         world.content(
             json!({"metadata": {"labels": {"snapshot.storage.kubernetes.io/managed-by": label}}}),
         );
@@ -47,7 +47,7 @@ fn a_label_is_never_changed() {
 #[test]
 fn a_snapshot_of_a_volume_that_was_moved_is_taken_on_its_node() {
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.volume("pv", world.pool, OTHER, "source");
     world.volume("stayed", world.pool, HERE, "x");
     let bare = json!({"metadata": {"labels": null}});
@@ -64,7 +64,7 @@ fn a_snapshot_that_was_not_taken_for_an_hour_is_not_taken_now() {
     let (old, young) = (SignedDuration::from_mins(61), SignedDuration::from_mins(59));
     let bare = json!({"metadata": {"labels": null}});
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.untaken(old, bare.clone());
     assert_eq!(world.steps(), ["SnapshotTooOld"]);
     // A deletion needs the node, but it may also be one that takes the snapshot first.
@@ -79,7 +79,7 @@ fn a_snapshot_that_was_not_taken_for_an_hour_is_not_taken_now() {
     ];
     for (annotations, expected) in deletions {
         let mut world = World::new();
-        world.functions.steer = false;
+        world.settings.functions.steer = false;
         world.untaken(
             old,
             json!({"metadata": {"labels": null, "deletionTimestamp": "2026-01-01T00:00:00Z",
@@ -88,22 +88,19 @@ fn a_snapshot_that_was_not_taken_for_an_hour_is_not_taken_now() {
         assert_eq!(world.steps(), [expected], "{annotations}");
     }
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.untaken(young, bare.clone());
     assert_eq!(world.steps(), ["label node1"]);
 
     // A content from the future is one whose age nobody knows.
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.untaken(-old, bare.clone());
     assert_eq!(world.steps(), ["SnapshotTooOld"]);
 
     let mut world = World::new();
-    world.functions = Functions {
-        steer: false,
-        label: true,
-        label_old: true,
-    };
+    world.settings.functions.steer = false;
+    world.settings.functions.label_old = true;
     world.untaken(old, bare);
     assert_eq!(world.steps(), ["label node1"], "the switch says so");
 }

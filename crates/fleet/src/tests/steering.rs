@@ -26,17 +26,14 @@ fn a_restore_and_a_clone_go_to_the_node_of_their_source() {
 fn a_claim_that_is_not_the_controllers_is_left_alone() {
     for (claim, change) in NOT_OURS {
         let mut world = World::new();
-        world.functions.label = false;
+        world.settings.functions.label = false;
         change(&mut world);
         assert!(world.steps().is_empty(), "a claim that {claim}");
     }
 }
 
-/// A change, and its description.
-type Change = (&'static str, fn(&mut World));
-
 /// Each makes the claim one that the controller may not write.
-const NOT_OURS: [Change; 19] = [
+const NOT_OURS: [Case; 19] = [
     ("has a volume", |w| {
         w.claim(json!({"spec": {"volumeName": "pv9"}}));
     }),
@@ -114,7 +111,7 @@ fn clone_source(world: &mut World) {
 /// Proves: F5.
 #[test]
 fn a_claim_that_no_node_can_provision_gets_an_event() {
-    let cases: [Change; 8] = [
+    let cases: [Case; 8] = [
         ("SourceNodeGone", |w| drop(w.view.nodes.remove(HERE))),
         ("SourceNodeGone", |w| {
             // Another node that carries the label of the lost one has none of its data.
@@ -142,7 +139,7 @@ fn a_claim_that_no_node_can_provision_gets_an_event() {
     ];
     for (reason, change) in cases {
         let mut world = World::new();
-        world.functions.label = false;
+        world.settings.functions.label = false;
         change(&mut world);
         assert_eq!(world.steps(), [reason]);
         assert!(world.after(60).steps().is_empty(), "{reason} is news once");
@@ -192,7 +189,7 @@ fn volumes_and_labels_that_contradict_each_other_name_no_node() {
 
     // A volume requires its node itself.
     let mut world = World::new();
-    world.functions.label = false;
+    world.settings.functions.label = false;
     world.volume("copy", world.pool, OTHER, "x");
     clone_source(&mut world);
     assert_eq!(world.steps(), ["select node1"]);
@@ -204,12 +201,12 @@ fn volumes_and_labels_that_contradict_each_other_name_no_node() {
 
     // A node may be away for a moment, and only it may have the disk.
     let mut world = World::new();
-    world.functions.label = false;
+    world.settings.functions.label = false;
     world.content(json!({"metadata": {"labels": null}}));
     world.volume("copy", world.pool, "node9", "x");
     assert_eq!(world.steps(), ["PoolOnTwoNodes"]);
     let mut world = World::new();
-    world.functions.steer = false;
+    world.settings.functions.steer = false;
     world.volume("copy", world.pool, "node9", "x");
     world.content(json!({"metadata": {"labels": null}}));
     assert_eq!(world.steps(), ["PoolOnTwoNodes"]);
@@ -241,7 +238,7 @@ fn many_objects_of_one_namespace_delay_no_other() {
 #[test]
 fn two_reports_in_turn_are_made_once_a_minute() {
     let mut world = World::new();
-    world.functions.label = false;
+    world.settings.functions.label = false;
     let mut made = 0;
     for second in 0..120 {
         world.free(if second % 2 == 0 { "1Mi" } else { "2Gi" });
@@ -319,6 +316,7 @@ fn a_step_that_failed_is_done_again() {
         uid: "uid-new".into(),
         report,
         outcome,
+        waits: None,
     };
     for (outcome, seconds) in [(Outcome::Changed, 1), (Outcome::Unanswered, 5)] {
         let mut world = World::new();

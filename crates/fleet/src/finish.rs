@@ -1,0 +1,106 @@
+//! Deletions that nobody finishes, because the node that would is gone. The user asked for each of them, so nothing is
+//! decided here but that the node will not do its part.
+
+use crate::lost::{Loss, Lost, Standing, place_of};
+use crate::objects::{BOUND, Claim, Content, PROVISIONER, Phase, Policy, Volume};
+use crate::report::Report;
+use crate::round::{About, Change, Due, Step, Verdict};
+use crate::view::View;
+
+/// A volume whose claim is gone and whose data nobody can delete.
+pub(crate) fn volume(volume: &Volume, lost: &Lost<'_>, due: &mut Due) -> Verdict {
+    if volume.phase != Phase::Released {
+        return Verdict::Rest;
+    }
+    let standing = match volume.policy {
+        Policy::Delete => lost.place(&volume.place, due),
+        Policy::Released => lost.volume(volume, due),
+        Policy::Retain | Policy::Other => return Verdict::Rest,
+    };
+    let Standing::Lost(cause) = standing else {
+        return Verdict::Rest;
+    };
+    let node = volume.place.clone();
+    if !volume.deleting {
+        return end(
+            About::volume(volume),
+            cause,
+            &node,
+            (Change::Delete, None),
+            lost,
+        );
+    }
+    if !volume.is_held() {
+        return Verdict::Rest;
+    }
+    let report = Report::FinishedDeletion { node: node.clone() };
+    let change = Change::drop_finalizer(PROVISIONER, &volume.finalizers);
+    end(
+        About::volume(volume),
+        cause,
+        &node,
+        (change, Some(report)),
+        lost,
+    )
+}
+
+/// A content in deletion whose snapshot nobody can delete.
+pub(crate) fn content(content: &Content, lost: &Lost<'_>, due: &mut Due) -> Verdict {
+    let held = content.finalizers.iter().any(|found| found == BOUND);
+    let Some(label) = content
+        .label
+        .as_deref()
+        .filter(|_| content.deleting && held)
+    else {
+        return Verdict::Rest;
+    };
+    let Some(place) = place_of(label) else {
+        return Verdict::Rest;
+    };
+    let Standing::Lost(cause) = lost.place(&place, due) else {
+        return Verdict::Rest;
+    };
+    let report = Report::FinishedDeletion {
+        node: label.to_owned(),
+    };
+    let change = Change::drop_finalizer(BOUND, &content.finalizers);
+    let about = About::content(content);
+    end(about, cause, &place, (change, Some(report)), lost)
+}
+
+/// An unbound claim that a node shall provision which is gone. With a source, the claim is bound to that node's fate.
+pub(crate) fn claim(claim: &Claim, view: &View, lost: &Lost<'_>, due: &mut Due) -> Verdict {
+    let unbound = claim.volume.is_none() && !claim.bound && !claim.deleting && !claim.copies;
+    let Some(node) = claim.selected.as_ref().filter(|_| unbound) else {
+        return Verdict::Rest;
+    };
+    if !view.classes.contains_key(&claim.class) {
+        return Verdict::Rest;
+    }
+    let place = node.topology_value();
+    let Standing::Lost(cause) = lost.place(&place, due) else {
+        return Verdict::Rest;
+    };
+    let report = Report::ForgotNode { node: node.clone() };
+    let change = Change::ForgetNode(node.clone());
+    let about = About::claim(claim.identity.clone());
+    end(about, cause, &place, (change, Some(report)), lost)
+}
+
+fn end(
+    about: About,
+    cause: Loss,
+    place: &str,
+    (change, report): (Change, Option<Report>),
+    lost: &Lost<'_>,
+) -> Verdict {
+    match lost.confirm(cause, place) {
+        Err(report) => Verdict::Refuse(about, report),
+        Ok(confirm) => Verdict::Write(Step {
+            about,
+            confirm,
+            change: Some(change),
+            report,
+        }),
+    }
+}

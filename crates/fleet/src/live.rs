@@ -1,0 +1,217 @@
+//! Questions to the API server before a write that cannot be undone. The caches may be late, so each fact is asked for
+//! anew. The answer that refuses also says why.
+
+use std::future::Future;
+
+use kube::api::ListParams;
+use kube::core::{ObjectList, Request};
+use objects::NodeName;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::objects::{Identity, Node, Policy, Volume, key};
+use crate::report::Report;
+use crate::round::{Live, Outcome};
+use crate::wire::{Kind, Object};
+use crate::write::{PATIENCE, Writer};
+
+/// How many objects come in one answer.
+const PAGE: u32 = 500;
+const PAGE_OF_PODS: u32 = 50;
+
+/// Why a fact was not confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unconfirmed {
+    /// The API server did not answer, or the cluster is not as the caches say.
+    Ended(Outcome),
+    /// The step has to wait for somebody.
+    Waits(Report),
+}
+
+type Confirmed = Result<(), Unconfirmed>;
+
+impl Writer {
+    pub(crate) async fn confirm(&self, fact: &Live) -> Confirmed {
+        match fact {
+            Live::NoNode(name) => self.no_node(name).await,
+            Live::NoPlace(place) => self.no_place(place).await,
+            Live::Retained(volume) => self.retained(volume).await,
+            Live::MadeAnew(claim) => self.made_anew(claim).await,
+        }
+    }
+
+    /// That no node has this name. A name that no node can have is not asked for, because it would change the path of the
+    /// request.
+    async fn no_node(&self, name: &str) -> Confirmed {
+        if name.parse::<NodeName>().is_err() {
+            return Ok(());
+        }
+        match self.get(Kind::NODE, "", name).await? {
+            None => Ok(()),
+            Some(_) => Err(Unconfirmed::Ended(Outcome::Changed)),
+        }
+    }
+
+    /// That no node has this place, by its name or by its label.
+    async fn no_place(&self, place: &str) -> Confirmed {
+        self.no_node(place).await?;
+        let mut list = ListParams::default().limit(PAGE);
+        loop {
+            let request = Request::new("/api/v1/nodes").list_metadata(&list);
+            let request = request.map_err(|_| Unconfirmed::Ended(Outcome::Refused))?;
+            let nodes = answer(self.client.request::<ObjectList<Object>>(request));
+            let nodes = nodes.await?;
+            let has = |node: Node| node.place == place || node.label.as_deref() == Some(place);
+            let mut found = nodes.items.into_iter();
+            if found.any(|node| Node::read(node, &self.driver).is_some_and(has)) {
+                return Err(Unconfirmed::Ended(Outcome::Changed));
+            }
+            match nodes.metadata.continue_ {
+                Some(next) if !next.is_empty() => list = list.continue_token(&next),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// That the volume is as it was read, and keeps its data after its claim.
+    async fn retained(&self, volume: &Identity) -> Confirmed {
+        let found = self.get(Kind::VOLUME, "", &volume.name).await?;
+        let found = found.and_then(|found| Volume::read(found, &self.driver));
+        let keeps = |found: &Volume| matches!(found.policy, Policy::Released | Policy::Retain);
+        match found {
+            Some(found) if found.identity == *volume && keeps(&found) => Ok(()),
+            _ => Err(Unconfirmed::Ended(Outcome::Changed)),
+        }
+    }
+
+    /// That a `StatefulSet` makes the claim anew: one of its pods, which is not scheduled, waits for it. No scheduled pod
+    /// names the claim.
+    async fn made_anew(&self, claim: &Identity) -> Confirmed {
+        let api = self.api(Kind::POD, &claim.namespace);
+        let mut list = ListParams::default().limit(PAGE_OF_PODS);
+        let mut waiting = Vec::new();
+        loop {
+            let pods = answer(api.list(&list)).await?;
+            for pod in pods.items {
+                let Some(user) = User::read(pod, &claim.name) else {
+                    continue;
+                };
+                if user.scheduled {
+                    return waits(format!("pod {} uses the claim on a node", user.name));
+                }
+                waiting.push(user);
+            }
+            match pods.metadata.continue_ {
+                Some(next) if !next.is_empty() => list = list.continue_token(&next),
+                _ => break,
+            }
+        }
+        for pod in waiting {
+            if self.set_makes(&pod, claim).await? {
+                return Ok(());
+            }
+        }
+        waits("no waiting pod of a StatefulSet would make the claim anew".to_owned())
+    }
+
+    /// Whether the `StatefulSet` of a pod has a template for the claim.
+    async fn set_makes(&self, pod: &User, claim: &Identity) -> Result<bool, Unconfirmed> {
+        #[derive(Deserialize)]
+        struct Fields {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            #[serde(default)]
+            volume_claim_templates: Vec<Template>,
+        }
+        #[derive(Deserialize)]
+        struct Template {
+            metadata: Named,
+        }
+        #[derive(Deserialize)]
+        struct Named {
+            name: String,
+        }
+        let Some((name, uid)) = &pod.set else {
+            return Ok(false);
+        };
+        let set = self.get(Kind::STATEFUL_SET, &claim.namespace, name).await?;
+        let set = set.filter(|set| set.meta.uid.as_ref() == Some(uid) && !set.deleting);
+        let Some(Fields { spec }) = set.and_then(Object::fields) else {
+            return Ok(false);
+        };
+        let mut templates = spec.volume_claim_templates.iter();
+        Ok(templates.any(|one| format!("{}-{}", one.metadata.name, pod.name) == claim.name))
+    }
+
+    async fn get(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Unconfirmed> {
+        answer(self.api(kind, namespace).get_opt(name)).await
+    }
+}
+
+async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Unconfirmed> {
+    match timeout(PATIENCE, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) | Err(_) => Err(Unconfirmed::Ended(Outcome::Unanswered)),
+    }
+}
+
+fn waits(why: String) -> Confirmed {
+    Err(Unconfirmed::Waits(Report::ReleaseWaits { why }))
+}
+
+/// A pod that names a claim.
+struct User {
+    name: String,
+    scheduled: bool,
+    /// The name and the uid of its `StatefulSet`, while the pod is to stay.
+    set: Option<(String, String)>,
+}
+
+impl User {
+    fn read(pod: Object, claim: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Spec {
+            node_name: Option<String>,
+            #[serde(default)]
+            volumes: Vec<PodVolume>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct PodVolume {
+            name: String,
+            persistent_volume_claim: Option<Named>,
+            ephemeral: Option<serde::de::IgnoredAny>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Named {
+            claim_name: String,
+        }
+        let (_, name) = key(&pod);
+        let set = pod.controller.clone().filter(|_| !pod.deleting);
+        let set = set.filter(|owner| owner.kind == "StatefulSet");
+        let Fields { spec } = pod.fields()?;
+        let names = |volume: &PodVolume| match &volume.persistent_volume_claim {
+            Some(named) => named.claim_name == claim,
+            None => volume.ephemeral.is_some() && format!("{name}-{}", volume.name) == claim,
+        };
+        spec.volumes.iter().any(names).then(|| Self {
+            scheduled: spec.node_name.is_some_and(|node| !node.is_empty()),
+            set: set.map(|owner| (owner.name, owner.uid)),
+            name,
+        })
+    }
+}

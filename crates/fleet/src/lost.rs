@@ -1,0 +1,225 @@
+//! Places that are lost: their node is gone, or somebody retired their pool.
+//!
+//! Neither an absent Node nor one that is new proves that its disks are lost. So everything that follows from a lost place
+//! either finishes a deletion that somebody asked for, or leaves the data where it is. The times are those that this
+//! process has watched, by a clock that nobody can set.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use objects::{NodeName, ObjectId, PoolId};
+
+use crate::objects::Volume;
+use crate::pages;
+use crate::report::Report;
+use crate::round::{Due, Live};
+use crate::view::View;
+use crate::{Delays, Functions};
+
+/// Since when this process has seen what it sees now.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    absent: HashMap<String, Instant>,
+    retired: HashMap<(String, PoolId), Instant>,
+    /// Nodes without a pod and a label of the driver.
+    without: HashMap<String, Instant>,
+}
+
+/// The standing of a place or of a pool at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The node is in the cluster, and the pool is not retired there.
+    Here,
+    /// Lost, but not for long enough.
+    Doubtful,
+    Lost(Loss),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// No node has the place.
+    Absent,
+    /// The node is there, and its pool was declared lost.
+    Retired,
+}
+
+/// The lost places of a view.
+#[derive(Debug)]
+pub(crate) struct Lost<'a> {
+    view: &'a View,
+    watched: &'a Watched,
+    present: HashSet<&'a str>,
+    delays: &'a Delays,
+    now: Instant,
+    /// How many places with volumes are absent, of how many, if that is too many.
+    too_many: Option<(usize, usize)>,
+}
+
+impl Watched {
+    /// Forgets everything, because the process could not watch.
+    pub(crate) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes note of the view.
+    pub(crate) fn look<'a>(
+        &'a mut self,
+        view: &'a View,
+        functions: &Functions,
+        delays: &'a Delays,
+        now: Instant,
+    ) -> Lost<'a> {
+        let nodes = view.nodes.values();
+        let present: HashSet<&str> = nodes
+            .flat_map(|node| [Some(&*node.place), node.label.as_deref()])
+            .flatten()
+            .collect();
+        let with_volumes: BTreeSet<&str> = view.volumes.values().map(|one| &*one.place).collect();
+        let gone = with_volumes
+            .iter()
+            .filter(|place| !present.contains(**place));
+        let (gone, all) = (gone.count(), with_volumes.len());
+        let mut places: HashSet<String> = with_volumes.into_iter().map(str::to_owned).collect();
+        if functions.finish {
+            let names = view.contents.values().filter(|one| one.deleting);
+            let names = names.filter_map(|content| content.label.as_deref());
+            places.extend(names.filter_map(place_of));
+            let names = view.claims.values().filter(|claim| !claim.bound);
+            let names = names.filter_map(|claim| claim.selected.as_ref());
+            places.extend(names.map(NodeName::topology_value));
+        }
+        places.retain(|place| !present.contains(&**place));
+        note(&mut self.absent, places, now);
+        note(&mut self.retired, retired(view, now, delays), now);
+        let without = view.nodes.iter();
+        let without = without.filter(|(_, node)| node.label.is_none());
+        let pods: HashSet<&str> = view.pods.values().map(|pod| &*pod.node).collect();
+        let without = without.filter(|(name, _)| !pods.contains(&***name));
+        note(
+            &mut self.without,
+            without.map(|(name, _)| name.clone()).collect(),
+            now,
+        );
+        Lost {
+            view,
+            watched: self,
+            present,
+            delays,
+            now,
+            too_many: (gone > 1 && gone * 10 > all).then_some((gone, all)),
+        }
+    }
+}
+
+/// Keeps the times of those that are still there, and notes the others.
+fn note<K: Eq + std::hash::Hash>(since: &mut HashMap<K, Instant>, found: HashSet<K>, now: Instant) {
+    since.retain(|key, _| found.contains(key));
+    for key in found {
+        since.entry(key).or_insert(now);
+    }
+}
+
+/// The pools that the pages of the nodes call retired.
+fn retired(view: &View, now: Instant, delays: &Delays) -> HashSet<(String, PoolId)> {
+    let mut found = HashSet::new();
+    for (node, page) in &view.pages {
+        if let Some(inventory) = page.fresh(now, delays) {
+            let pools = inventory.retired.iter();
+            found.extend(pools.map(|pool| (node.clone(), *pool)));
+        }
+    }
+    found
+}
+
+/// The place of the node with a name.
+pub(crate) fn place_of(name: &str) -> Option<String> {
+    let name: NodeName = name.parse().ok()?;
+    Some(name.topology_value())
+}
+
+impl Lost<'_> {
+    /// The standing of a place.
+    pub(crate) fn place(&self, place: &str, due: &mut Due) -> Standing {
+        if self.present.contains(place) {
+            return Standing::Here;
+        }
+        let since = self.watched.absent.get(place).copied();
+        self.after(since, self.delays.absent_for, Loss::Absent, due)
+    }
+
+    /// The standing of a volume.
+    pub(crate) fn volume(&self, volume: &Volume, due: &mut Due) -> Standing {
+        let pool = volume.id.pool();
+        match self.place(&volume.place, due) {
+            Standing::Here => {
+                let Some(node) = self.retired_on(volume) else {
+                    return Standing::Here;
+                };
+                let since = self.watched.retired.get(&(node.to_owned(), pool)).copied();
+                self.after(since, self.delays.retired_for, Loss::Retired, due)
+            }
+            standing => standing,
+        }
+    }
+
+    /// The node of the volume, if the volume's pool is retired there.
+    pub(crate) fn retired_on(&self, volume: &Volume) -> Option<&str> {
+        let pool = volume.id.pool();
+        let mut nodes = self.watched.retired.keys().filter(|(node, found)| {
+            *found == pool
+                && self
+                    .view
+                    .nodes
+                    .get(node)
+                    .is_some_and(|node| node.place == volume.place)
+        });
+        nodes.next().map(|(node, _)| &**node)
+    }
+
+    fn after(
+        &self,
+        since: Option<Instant>,
+        delay: Duration,
+        loss: Loss,
+        due: &mut Due,
+    ) -> Standing {
+        match since {
+            Some(since) if due.has_come(since + delay, self.now) => Standing::Lost(loss),
+            _ => Standing::Doubtful,
+        }
+    }
+
+    /// The facts to confirm before a write that follows from a loss, unless so many nodes are absent that the view or the
+    /// cluster is not to be trusted.
+    pub(crate) fn confirm(&self, loss: Loss, place: &str) -> Result<Vec<Live>, Report> {
+        match (loss, self.too_many) {
+            (Loss::Absent, Some((absent, all))) => Err(Report::TooManyNodesAbsent { absent, all }),
+            (Loss::Absent, None) => Ok(vec![Live::NoPlace(place.to_owned())]),
+            (Loss::Retired, _) => Ok(Vec::new()),
+        }
+    }
+
+    /// The reason why a pool may be on a living node, if it may: a node whose page does not answer in full, or shows it.
+    /// A node that has had no driver for the whole delay has none of its pools.
+    pub(crate) fn may_be_elsewhere(&self, volume: &Volume) -> Option<Report> {
+        let retired_on = self.retired_on(volume);
+        let mut reasons = self.view.nodes.keys().filter_map(|node| {
+            let without = self.watched.without.get(node);
+            if without.is_some_and(|since| *since + self.delays.absent_for <= self.now) {
+                return None;
+            }
+            let page = self.view.pages.get(node);
+            let problem = match page.and_then(|page| page.fresh(self.now, self.delays)) {
+                None => Some("does not answer on its page".to_owned()),
+                Some(inventory) => {
+                    let retired = retired_on == Some(&**node);
+                    pages::shows(inventory, volume.id.pool(), retired)
+                }
+            };
+            problem.map(|problem| Report::ReleaseWaits {
+                why: format!("node {node} {problem}"),
+            })
+        });
+        reasons.next()
+    }
+}

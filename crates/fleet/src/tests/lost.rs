@@ -1,0 +1,421 @@
+//! Nodes that are gone, and what they leave behind.
+
+use objects::inventory::{Inventory, PoolInventory};
+use objects::{Bytes, PoolId};
+
+use super::*;
+use crate::pages::Page;
+
+/// A cluster of [`HERE`], [`OTHER`] and 18 more nodes with volumes, of which [`HERE`] is gone. The claim `data-db-0` on
+/// it has a class that releases.
+fn lost() -> World {
+    let mut world = World::empty();
+    world.settings.functions.label = false;
+    world.settings.functions.steer = false;
+    world.settings.functions.finish = true;
+    world.settings.functions.release = true;
+    for number in 2..=20 {
+        let name = format!("node{number}");
+        world.node(&name, &json!({"topology.rootcellar.dev/node": name}));
+        world.volume(
+            &format!("pv-{name}"),
+            PoolId::random(),
+            &name,
+            &format!("of-{name}"),
+        );
+        world.page(&name, |_| {});
+    }
+    world.releasing_class();
+    world.bound(json!({}), json!({}));
+    world
+}
+
+impl World {
+    fn releasing_class(&mut self) {
+        let class = json!({"metadata": {"name": "fast", "annotations": {"rootcellar.dev/release-claims": "true"}},
+            "provisioner": "csi.rootcellar.dev"});
+        let class = Class::read(object(&class), &self.driver).unwrap();
+        self.view.classes.insert("fast".into(), class);
+    }
+
+    /// The claim `data-db-0` and its volume `pv` on [`HERE`], with other fields.
+    fn bound(&mut self, claim: Value, volume: Value) {
+        let mut fields = json!({"metadata": {"name": "data-db-0", "finalizers": ["kubernetes.io/pvc-protection"]},
+            "spec": {"volumeName": "pv", "dataSourceRef": null}, "status": {"phase": "Bound"}});
+        merge(&mut fields, claim);
+        self.claim(fields);
+        self.pv(volume);
+    }
+
+    fn pv(&mut self, other: Value) {
+        let handle = VolumeId::new(self.pool, &"pv".parse().unwrap()).to_string();
+        let mut volume = json!({"metadata": {"name": "pv", "uid": "uid-pv", "resourceVersion": "1",
+            "finalizers": ["kubernetes.io/pv-protection", "external-provisioner.volume.kubernetes.io/finalizer"]},
+            "spec": {"claimRef": {"namespace": "shop", "name": "data-db-0", "uid": "uid-data-db-0"},
+            "storageClassName": "fast", "persistentVolumeReclaimPolicy": "Delete",
+            "csi": {"driver": "csi.rootcellar.dev", "volumeHandle": handle},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "topology.rootcellar.dev/node", "operator": "In", "values": [HERE]}]}]}}},
+            "status": {"phase": "Bound"}});
+        merge(&mut volume, other);
+        let volume = Volume::read(object(&volume), &self.driver).unwrap();
+        self.view.volumes.insert("pv".into(), volume);
+    }
+
+    /// The page of a node, which answers now.
+    fn page(&mut self, node: &str, change: impl FnOnce(&mut Inventory)) {
+        let mut inventory = Inventory {
+            node: node.parse().unwrap(),
+            version: "1".into(),
+            loaded: true,
+            pools: vec![pool(Some(PoolId::random()))],
+            retired: vec![],
+        };
+        change(&mut inventory);
+        self.view
+            .pages
+            .insert(node.into(), Page::new(self.now, Ok(inventory)));
+    }
+
+    /// Time passes, and the pages are read again. A round is made each minute, as in the program. Returns the steps, each
+    /// once if it is repeated.
+    fn wait(&mut self, minutes: u64) -> Vec<String> {
+        let mut steps = Vec::new();
+        for _ in 0..minutes {
+            self.after(60);
+            self.read_again();
+            steps.extend(self.steps());
+        }
+        steps.dedup();
+        steps
+    }
+
+    fn read_again(&mut self) {
+        for page in self.view.pages.values_mut() {
+            *page = Page::new(self.now, page.answer.clone());
+        }
+    }
+
+    fn back(&mut self) {
+        self.node(HERE, &json!({"topology.rootcellar.dev/node": HERE}));
+        self.page(HERE, |_| {});
+    }
+}
+
+fn pool(id: Option<PoolId>) -> PoolInventory {
+    PoolInventory {
+        name: "default".into(),
+        id,
+        found: None,
+        unavailable: None,
+        empty: false,
+        cordoned: false,
+        enforces: true,
+        total: Bytes(0),
+        available: Bytes(0),
+        reserved: Bytes(0),
+        quarantined: 0,
+        complete: true,
+        volumes: vec![],
+        snapshots: vec![],
+    }
+}
+
+fn retained() -> Value {
+    json!({"metadata": {"resourceVersion": "2", "annotations": {"rootcellar.dev/policy-before-release": "Delete"}},
+        "spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+}
+
+/// Proves: F9.
+#[test]
+fn a_claim_of_a_lost_node_is_released_in_three_steps() {
+    let mut world = lost();
+    assert!(world.wait(29).is_empty());
+    assert_eq!(world.wait(2), ["retain pv"]);
+    let due = world.after(60).due();
+    assert!(due.steps.is_empty() || due.steps[0].confirm.len() == 2);
+    world.read_again();
+    world.pv(retained());
+    assert_eq!(world.steps(), ["delete data-db-0"]);
+    world
+        .view
+        .claims
+        .remove(&("shop".to_owned(), "data-db-0".to_owned()));
+    let mut released = retained();
+    merge(&mut released, json!({"status": {"phase": "Released"}}));
+    world.pv(released.clone());
+    assert_eq!(world.wait(6), ["delete pv"]);
+    merge(
+        &mut released,
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+    );
+    world.pv(released.clone());
+    assert_eq!(world.wait(6), ["drop finalizer of pv"]);
+    merge(&mut released, json!({"metadata": {"finalizers": []}}));
+    world.pv(released);
+    assert!(world.wait(6).is_empty());
+}
+
+/// Proves: F9.
+#[test]
+fn a_claim_that_nobody_makes_anew_or_wants_released_stays() {
+    let cases: [Case; 11] = [
+        ("of a class without the annotation", |w| {
+            w.class(&json!(null));
+        }),
+        ("in deletion", |w| {
+            w.bound(
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+                json!({}),
+            );
+        }),
+        ("with another finalizer", |w| {
+            w.bound(
+                json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "me/too"]}}),
+                json!({}),
+            );
+        }),
+        ("of another uid", |w| {
+            w.bound(json!({"metadata": {"uid": "anew"}}), json!({}));
+        }),
+        ("of another volume", |w| {
+            w.bound(json!({"spec": {"volumeName": "pv2"}}), json!({}));
+        }),
+        ("whose volume is in deletion", |w| {
+            w.pv(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+        }),
+        ("whose volume has another policy", |w| {
+            w.pv(json!({"spec": {"persistentVolumeReclaimPolicy": "Recycle"}}));
+        }),
+        ("whose node has the place by its label", |w| {
+            w.node("renamed", &json!({"topology.rootcellar.dev/node": HERE}));
+        }),
+        ("without the switch", |w| {
+            w.settings.functions.release = false;
+        }),
+        ("whose node is back", World::back),
+        ("whose volume is of another driver's node", |w| {
+            w.view.volumes.remove("pv");
+        }),
+    ];
+    for (claim, change) in cases {
+        let mut world = lost();
+        change(&mut world);
+        assert!(world.wait(45).is_empty(), "a claim {claim}");
+    }
+}
+
+/// Proves: F9.
+#[test]
+fn a_living_node_that_may_have_the_disk_blocks_a_release() {
+    let cases: [Case; 7] = [
+        ("has the pool", |w| {
+            let id = w.pool;
+            w.page("node7", |page| page.pools.push(pool(Some(id))));
+        }),
+        ("has its disk at another pool's path", |w| {
+            let id = w.pool;
+            w.page("node7", |page| page.pools[0].found = Some(id));
+        }),
+        ("cannot read a disk", |w| {
+            w.page("node7", |page| {
+                page.pools[0] = PoolInventory {
+                    unavailable: Some("it is broken".into()),
+                    ..pool(None)
+                };
+            });
+        }),
+        ("has not loaded its records", |w| {
+            w.page("node7", |page| page.loaded = false);
+        }),
+        ("does not answer", |w| {
+            let silent = Page::new(w.now, Err("does not answer".into()));
+            w.view.pages.insert("node7".into(), silent);
+        }),
+        ("has no page", |w| {
+            w.view.pages.remove("node7");
+        }),
+        ("joined without a driver", |w| w.node("node99", &json!({}))),
+    ];
+    for (node, change) in cases {
+        let mut world = lost();
+        world.wait(5);
+        change(&mut world);
+        assert_eq!(world.wait(27), ["ReleaseWaits"], "a node that {node}");
+    }
+    let mut world = lost();
+    world.node("node99", &json!({}));
+    world.page("node7", |page| {
+        page.pools[0] = PoolInventory {
+            unavailable: Some("nothing is at its path".into()),
+            empty: true,
+            ..pool(None)
+        };
+    });
+    assert_eq!(world.wait(31), ["retain pv"], "nothing is there");
+}
+
+/// Proves: F9.
+#[test]
+fn a_release_is_undone_until_the_claim_is_deleted() {
+    let mut world = lost();
+    world.wait(31);
+    world.pv(retained());
+    world.back();
+    assert!(world.steps().is_empty());
+    assert!(world.wait(1).is_empty(), "a deletion may be under way");
+    assert_eq!(world.wait(1), ["put back pv"]);
+    // A controller that begins anew knows nothing but the objects.
+    world.memory = Memory::default();
+    assert!(world.wait(1).is_empty());
+    assert_eq!(world.wait(2), ["put back pv"]);
+
+    let mut world = lost();
+    world.bound(
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+        retained(),
+    );
+    world.back();
+    assert!(world.wait(60).is_empty(), "its data would be deleted");
+
+    let mut world = lost();
+    world.pv(retained());
+    world.class(&json!(null));
+    assert_eq!(
+        world.wait(3),
+        ["put back pv"],
+        "its class does not ask for it any more"
+    );
+
+    let mut world = lost();
+    let mut released = retained();
+    merge(&mut released, json!({"status": {"phase": "Released"}}));
+    world.pv(released);
+    world.back();
+    assert!(world.wait(60).is_empty(), "the node has its data again");
+}
+
+/// Proves: F9.
+#[test]
+fn one_node_is_released_at_a_time_and_none_if_many_are_absent() {
+    let mut world = lost();
+    world.view.nodes.remove("node2");
+    assert_eq!(world.wait(31), ["retain pv"], "two of twenty are a tenth");
+    world.view.nodes.remove("node3");
+    assert_eq!(world.wait(31), ["TooManyNodesAbsent"]);
+
+    let mut world = lost();
+    world.settings.functions.release = false;
+    world.view.nodes.remove("node2");
+    world.view.nodes.remove("node3");
+    world.pv(json!({"status": {"phase": "Released"}}));
+    assert_eq!(world.wait(31), ["TooManyNodesAbsent"]);
+
+    let mut world = lost();
+    world.pv(retained());
+    let other = world.view.volumes["pv"].clone();
+    world.view.nodes.remove("node2");
+    let mut second = other;
+    second.place = "node2".into();
+    second.policy = crate::objects::Policy::Delete;
+    second.identity.name = "second".into();
+    second.identity.uid = "uid-second".into();
+    second.claim = serde_json::from_value(
+        json!({"namespace": "shop", "name": "data-db-1", "uid": "uid-data-db-1"}),
+    )
+    .unwrap();
+    world.view.volumes.insert("a-second".into(), second);
+    world.claim(json!({"metadata": {"name": "data-db-1"}, "spec": {"volumeName": "second", "dataSourceRef": null},
+        "status": {"phase": "Bound"}}));
+    assert_eq!(world.wait(31), ["delete data-db-0"], "node1 was begun");
+}
+
+/// Proves: F10.
+#[test]
+fn a_retired_pool_is_lost_after_minutes_unless_it_is_adopted() {
+    let mut world = lost();
+    let id = world.pool;
+    world.back();
+    let retire = |page: &mut Inventory| page.retired = vec![id];
+    world.page(HERE, retire);
+    assert_eq!(world.steps(), ["ReleaseSoon"]);
+    world.page(HERE, |_| {});
+    assert!(world.wait(60).is_empty(), "it was adopted");
+    world.page(HERE, retire);
+    assert_eq!(world.steps(), ["ReleaseSoon"]);
+    assert!(world.wait(4).is_empty());
+    assert_eq!(world.wait(2), ["retain pv"]);
+    world.pv(retained());
+    assert_eq!(world.wait(1), ["delete data-db-0"]);
+    world.page(HERE, |_| {});
+    assert_eq!(world.wait(3), ["put back pv"], "it was adopted");
+}
+
+/// Proves: F11.
+#[test]
+fn a_deletion_that_waits_for_a_gone_node_is_finished() {
+    let deleting = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let mut world = lost();
+    world.pv(json!({"status": {"phase": "Released"}}));
+    assert!(world.wait(29).is_empty());
+    let due = world.after(120).due();
+    assert_eq!(
+        due.steps[0].confirm,
+        [crate::round::Live::NoPlace(HERE.into())]
+    );
+    world.pv(json!({"metadata": deleting, "status": {"phase": "Released"}}));
+    assert_eq!(world.wait(6), ["drop finalizer of pv"]);
+    world.pv(json!({"metadata": {"finalizers": ["kubernetes.io/pv-protection"]}, "status": {"phase": "Released"}}));
+    let others: [(&str, Value); 3] = [
+        ("bound", json!({"metadata": deleting})),
+        (
+            "retained",
+            json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}, "status": {"phase": "Released"}}),
+        ),
+        (
+            "without a finalizer",
+            json!({"metadata": {"finalizers": [], "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "status": {"phase": "Released"}}),
+        ),
+    ];
+    for (volume, fields) in others {
+        let mut world = lost();
+        world.settings.functions.release = false;
+        world.pv(fields);
+        assert!(world.wait(45).is_empty(), "a volume that is {volume}");
+    }
+
+    let mut world = lost();
+    world.settings.functions.release = false;
+    let held = json!({"finalizers": ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"],
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {"snapshot.storage.kubernetes.io/managed-by": HERE}});
+    world.content(json!({ "metadata": held }));
+    assert_eq!(world.wait(31), ["drop finalizer of content"]);
+    world.back();
+    assert!(world.wait(45).is_empty());
+
+    let mut world = lost();
+    world.settings.functions.release = false;
+    let selected = json!({"annotations": {"volume.kubernetes.io/selected-node": HERE}});
+    world.claim(json!({"metadata": selected, "spec": {"dataSourceRef": null}}));
+    assert_eq!(world.wait(31), ["forget node1"]);
+    world.claim(json!({"metadata": selected}));
+    assert!(
+        world.wait(45).is_empty(),
+        "its source decides about its node"
+    );
+}
+
+/// Proves: F9, F11.
+#[test]
+fn a_process_that_could_not_watch_begins_to_watch_anew() {
+    let mut world = lost();
+    assert!(world.wait(29).is_empty());
+    world.memory.was_blind();
+    assert!(world.wait(29).is_empty());
+    world.back();
+    world.steps();
+    world.view.nodes.remove(HERE);
+    assert!(world.wait(29).is_empty(), "the node was there in between");
+    assert_eq!(world.wait(2), ["retain pv"]);
+}
