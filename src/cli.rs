@@ -16,7 +16,6 @@ mod output;
 mod pool;
 mod serve;
 mod snapshot;
-mod table;
 mod volume;
 
 use std::ffi::{OsStr, OsString};

@@ -6,11 +6,10 @@ use std::str::FromStr;
 use clap::Args;
 use linux::os::Os;
 use linux::quota::Enforcement;
-use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
+use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId, table};
 use serde_json::{Map, Value, json};
 
 use super::output::print;
-use super::table;
 use crate::check::{self, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};

@@ -7,13 +7,13 @@ use clap::{Args, Subcommand};
 use linux::fault::PathFault;
 use linux::os::Os;
 use linux::quota::{AtInit, Enforcement};
-use objects::{NodeName, ObjectId, PoolId, VolumeId};
+use objects::{NodeName, ObjectId, PoolId, VolumeId, table};
 use serde_json::{Value, json};
 
+use super::cordon;
 use super::cordon::CordonArgs;
 use super::inspect::{InspectArgs, NO_POOL, or_dash, quarantined_line};
 use super::output::print;
-use super::{cordon, table};
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::Result;

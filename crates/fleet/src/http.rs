@@ -1,14 +1,17 @@
-//! The pages for the probes of the kubelet.
+//! The pages for the probes of the kubelet, for people and for Prometheus.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::{Json, Router};
 use tokio::net::TcpListener;
 
 use crate::cluster::{Cluster, lock};
+use crate::status::{self, Status};
 
 /// The time without a round or a step after which the controller counts as hung. A request ends long before.
 const HUNG: Duration = Duration::from_mins(5);
@@ -36,11 +39,20 @@ pub(crate) async fn serve(
     cluster: Arc<Cluster>,
     pulse: Pulse,
 ) -> std::io::Result<()> {
+    let (of_nodes, of_metrics) = (Arc::clone(&cluster), Arc::clone(&cluster));
     let ready = async move || match cluster.missing().as_slice() {
         [] => (StatusCode::OK, "ok\n".to_owned()),
         kinds => {
             let text = format!("has no current list of {}\n", kinds.join(", "));
             (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+    };
+    let nodes = async move || Json(Status::of(&of_nodes.view(), Instant::now()));
+    let metrics = async move || {
+        let status = Status::of(&of_metrics.view(), Instant::now());
+        match status::metrics(&status) {
+            Ok(text) => ([(CONTENT_TYPE, status::CONTENT_TYPE)], text).into_response(),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         }
     };
     let alive = async move || {
@@ -52,6 +64,8 @@ pub(crate) async fn serve(
     };
     let router = Router::new()
         .route("/healthz", get(alive))
-        .route("/readyz", get(ready));
+        .route("/readyz", get(ready))
+        .route("/nodes", get(nodes))
+        .route("/metrics", get(metrics));
     axum::serve(listener, router).await
 }

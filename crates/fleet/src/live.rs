@@ -3,8 +3,8 @@
 
 use std::future::Future;
 
+use kube::Error;
 use kube::api::ListParams;
-use kube::core::{ObjectList, Request};
 use objects::NodeName;
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -14,10 +14,6 @@ use crate::report::Report;
 use crate::round::{Live, Outcome};
 use crate::wire::{Kind, Object};
 use crate::write::{PATIENCE, Writer};
-
-/// How many objects come in one answer.
-const PAGE: u32 = 500;
-const PAGE_OF_PODS: u32 = 50;
 
 /// Why a fact was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,22 +51,12 @@ impl Writer {
     /// That no node has this place, by its name or by its label.
     async fn no_place(&self, place: &str) -> Confirmed {
         self.no_node(place).await?;
-        let mut list = ListParams::default().limit(PAGE);
-        loop {
-            let request = Request::new("/api/v1/nodes").list_metadata(&list);
-            let request = request.map_err(|_| Unconfirmed::Ended(Outcome::Refused))?;
-            let nodes = answer(self.client.request::<ObjectList<Object>>(request));
-            let nodes = nodes.await?;
-            let has = |node: Node| node.place == place || node.label.as_deref() == Some(place);
-            let mut found = nodes.items.into_iter();
-            if found.any(|node| Node::read(node, &self.driver).is_some_and(has)) {
-                return Err(Unconfirmed::Ended(Outcome::Changed));
-            }
-            match nodes.metadata.continue_ {
-                Some(next) if !next.is_empty() => list = list.continue_token(&next),
-                _ => return Ok(()),
-            }
+        let has = |node: Node| node.place == place || node.label.as_deref() == Some(place);
+        let has = |node| Node::read(node, &self.driver).is_some_and(has);
+        if self.search(Kind::NODE, "", has).await? {
+            return Err(Unconfirmed::Ended(Outcome::Changed));
         }
+        Ok(())
     }
 
     /// That the volume is as it was read, and keeps its data after its claim.
@@ -87,24 +73,21 @@ impl Writer {
     /// That a `StatefulSet` makes the claim anew: one of its pods, which is not scheduled, waits for it. No scheduled pod
     /// names the claim.
     async fn made_anew(&self, claim: &Identity) -> Confirmed {
-        let api = self.api(Kind::POD, &claim.namespace);
-        let mut list = ListParams::default().limit(PAGE_OF_PODS);
         let mut waiting = Vec::new();
-        loop {
-            let pods = answer(api.list(&list)).await?;
-            for pod in pods.items {
-                let Some(user) = User::read(pod, &claim.name) else {
-                    continue;
-                };
-                if user.scheduled {
-                    return waits(format!("pod {} uses the claim on a node", user.name));
-                }
-                waiting.push(user);
+        let mut scheduled = None;
+        let look = |pod| match User::read(pod, &claim.name) {
+            Some(user) if user.scheduled => {
+                scheduled = Some(user.name);
+                true
             }
-            match pods.metadata.continue_ {
-                Some(next) if !next.is_empty() => list = list.continue_token(&next),
-                _ => break,
+            user => {
+                waiting.extend(user);
+                false
             }
+        };
+        self.search(Kind::POD, &claim.namespace, look).await?;
+        if let Some(name) = scheduled {
+            return waits(format!("pod {name} uses the claim on a node"));
         }
         for pod in waiting {
             if self.set_makes(&pod, claim).await? {
@@ -146,6 +129,32 @@ impl Writer {
         Ok(templates.any(|one| format!("{}-{}", one.metadata.name, pod.name) == claim.name))
     }
 
+    /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks has none.
+    pub(crate) async fn search(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        mut is_found: impl FnMut(Object) -> bool,
+    ) -> Result<bool, Unconfirmed> {
+        let api = self.api(kind, namespace);
+        let mut list = ListParams::default().limit(kind.page());
+        loop {
+            let page = match answer(api.list(&list)).await {
+                Err(Unconfirmed::Ended(Outcome::Changed)) if kind.is_optional() => {
+                    return Ok(false);
+                }
+                page => page?,
+            };
+            if page.items.into_iter().any(&mut is_found) {
+                return Ok(true);
+            }
+            match page.metadata.continue_ {
+                Some(next) if !next.is_empty() => list = list.continue_token(&next),
+                _ => return Ok(false),
+            }
+        }
+    }
+
     async fn get(
         &self,
         kind: Kind,
@@ -159,6 +168,9 @@ impl Writer {
 async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Unconfirmed> {
     match timeout(PATIENCE, request).await {
         Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(Error::Api(status))) if status.code == 404 => {
+            Err(Unconfirmed::Ended(Outcome::Changed))
+        }
         Ok(Err(_)) | Err(_) => Err(Unconfirmed::Ended(Outcome::Unanswered)),
     }
 }

@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod compare;
 mod finish;
 mod http;
 mod label;
+mod list;
 mod live;
 mod lost;
 mod objects;
@@ -16,6 +18,7 @@ mod place;
 mod release;
 mod report;
 mod round;
+mod status;
 mod steer;
 #[cfg(test)]
 mod tests;
@@ -24,7 +27,7 @@ mod wire;
 mod write;
 
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -33,7 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::objects::DriverArgs;
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use futures_util::{FutureExt, StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
@@ -43,7 +46,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use cluster::Cluster;
+use compare::{Differences, Objects, agreed, compare};
 use http::Pulse;
+use list::ListArgs;
 use pages::Reader;
 use round::Memory;
 use write::Writer;
@@ -63,8 +68,16 @@ const AT_ONCE: usize = 8;
 
 /// Send restores of rootcellar to their node, label snapshots, and release the objects of lost nodes
 #[derive(Debug, Parser)]
-#[command(name = "rootcellar-fleet", version)]
+#[command(
+    name = "rootcellar-fleet",
+    version,
+    subcommand_negates_reqs = true,
+    args_conflicts_with_subcommands = true
+)]
 struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     #[command(flatten)]
     functions: Functions,
 
@@ -82,13 +95,19 @@ struct Cli {
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE")]
     namespace: Option<String>,
 
-    /// Serve /healthz and /readyz here
+    /// Serve /healthz, /readyz, /metrics and /nodes here
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9809")]
     http: SocketAddr,
 
     /// Log in this format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the nodes, their disks, the room and the problems, from the page of the running controller
+    List(ListArgs),
 }
 
 /// The functions, each with its own switch.
@@ -187,6 +206,8 @@ enum Fatal {
     Io(#[from] std::io::Error),
     #[error("the log: {0}")]
     Log(String),
+    #[error("{0}")]
+    List(#[from] list::NoList),
 }
 
 fn main() -> ExitCode {
@@ -248,10 +269,14 @@ fn missing_instruction() -> Option<&'static str> {
 
 #[tokio::main(worker_threads = 2)]
 async fn run(cli: &Cli) -> Result<(), Fatal> {
-    start_log(cli.log_format)?;
-    let stop = stopped()?;
     // It fails only if there is one already.
     let _ = rustls_graviola::default_provider().install_default();
+    if let Some(Command::List(list)) = &cli.command {
+        let text = list.text().await?;
+        return Ok(writeln!(std::io::stdout(), "{text}")?);
+    }
+    start_log(cli.log_format)?;
+    let stop = stopped()?;
     let mut config = Config::infer().await?;
     // Without these, a list would wait for ever for an API server that lost its power.
     config.read_timeout = Some(SILENCE);
@@ -275,7 +300,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     let page = http::serve(listener, Arc::clone(&cluster), pulse.clone());
     tokio::select! {
         ended = page => ended?,
-        () = read_pages(&cluster, cli.key.clone(), &settings) => {}
+        () = read_pages(&cluster, &writer, cli.key.clone(), &settings) => {}
         () = rounds(&cluster, &writer, &settings, &pulse, stop) => {}
     }
     tracing::info!("ends");
@@ -320,15 +345,37 @@ async fn rounds(
     }
 }
 
-/// Reads the pages of the drivers again and again; without a key, waits for ever.
-async fn read_pages(cluster: &Cluster, key: Option<PathBuf>, settings: &Settings) {
+/// Reads the pages of the drivers again and again, and compares them with the objects of the cluster. Without a key, waits
+/// for ever.
+async fn read_pages(cluster: &Cluster, writer: &Writer, key: Option<PathBuf>, settings: &Settings) {
     let Some(key) = key else {
         return std::future::pending().await;
     };
     let reader = Reader::new(key);
+    let mut last: Option<(Instant, Differences)> = None;
     loop {
+        let begun = Instant::now();
+        let is_due = |at: Instant| begun.duration_since(at) >= settings.delays.compare_every;
+        let looks = settings.functions.compare
+            && cluster.missing().is_empty()
+            && last.as_ref().is_none_or(|(at, _)| is_due(*at));
+        // The objects come first; see `compare`.
+        let objects = if looks {
+            Objects::list(writer).await.ok()
+        } else {
+            None
+        };
         let pods = pages::pods(&cluster.view());
         cluster.take_pages(reader.read(pods).await);
+        if let Some(objects) = objects {
+            let view = &mut *cluster.view();
+            let found = compare(&objects, view);
+            if let Some((_, before)) = &last {
+                view.differences = agreed(before, found.clone());
+                view.compared = Some(Instant::now());
+            }
+            last = Some((begun, found));
+        }
         tokio::time::sleep(settings.delays.between_pages()).await;
     }
 }

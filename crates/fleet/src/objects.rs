@@ -7,6 +7,8 @@ mod node;
 mod snapshot;
 mod volume;
 
+use std::fmt;
+
 use serde::Deserialize;
 
 use crate::wire::Object;
@@ -55,6 +57,12 @@ pub(crate) struct Owner {
     uid: Option<String>,
 }
 
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "-n {} {}", self.namespace, self.name)
+    }
+}
+
 impl Owner {
     pub(crate) fn is(&self, key: &Key, uid: &str) -> bool {
         (&self.namespace, &self.name) == (&key.0, &key.1) && self.uid.as_deref() == Some(uid)
@@ -64,6 +72,7 @@ impl Owner {
         &self.namespace
     }
 
+    /// Namespace and name, which are the key of the object in a map.
     pub(crate) fn key(&self) -> Key {
         (self.namespace.clone(), self.name.clone())
     }

@@ -92,7 +92,7 @@ impl<'a> Places<'a> {
                 let volume = self.volumes.get(&id).ok_or(Report::SourceUnknown)?;
                 return self.of_volume(volume);
             }
-            Data::Snapshot(pool) => pool,
+            Data::Snapshot(id) => id.pool(),
         };
         let mut places = self.pools.get(&pool).into_iter().flatten();
         match (places.next(), places.next()) {

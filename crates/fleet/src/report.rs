@@ -1,7 +1,8 @@
 //! The sentences of the controller's events.
 
-use objects::{Bytes, NodeName, PoolId};
+use objects::{Bytes, NodeName, PoolId, SnapshotId, VolumeId};
 
+use crate::compare::Place;
 use crate::objects::MANAGED_BY;
 
 /// A fact about a claim or a content that a person should know.
@@ -93,6 +94,54 @@ pub(crate) enum Report {
     ReleaseUndone { node: String },
     #[error("the volume is lost, and its claim is not released: {why}")]
     ReleaseWaits { why: String },
+    #[error(
+        "volume {id} of {} in pool {} has no PersistentVolume; `{} volume manifest {id}` prints one, `{} volume delete {id}` \
+         deletes the data", bytes.rounded(), place.pool, place.command(), place.command()
+    )]
+    VolumeWithoutPersistentVolume {
+        id: VolumeId,
+        bytes: Bytes,
+        place: Place,
+    },
+    #[error(
+        "snapshot {id} of {} in pool {} has no VolumeSnapshotContent; `{} snapshot delete {id}` deletes it",
+        bytes.rounded(), place.pool, place.command()
+    )]
+    SnapshotWithoutContent {
+        id: SnapshotId,
+        bytes: Bytes,
+        place: Place,
+    },
+    #[error("node {node} does not have the volume; restore a backup, and remove the object: `{}`", removal(name, claim.as_deref()))]
+    PersistentVolumeWithoutVolume {
+        node: String,
+        name: String,
+        claim: Option<String>,
+    },
+    #[error(
+        "pool {name} is a copy of a disk that node {other} has too, both are pool {id}; `umount` the copy on its node, and \
+         format it before its next use"
+    )]
+    PoolOnTwoPages {
+        id: PoolId,
+        name: String,
+        other: String,
+    },
+}
+
+/// The command that removes the objects of a volume without data.
+fn removal(volume: &str, claim: Option<&str>) -> String {
+    claim.map_or_else(
+        || format!("kubectl delete pv {volume}"),
+        |claim| format!("kubectl delete pvc {claim}"),
+    )
+}
+
+impl Place {
+    /// The driver's command line on the node.
+    fn command(&self) -> String {
+        format!("kubectl exec {} -c driver -- /rootcellar", self.pod)
+    }
 }
 
 fn instead(of: Option<&NodeName>) -> String {
@@ -122,6 +171,10 @@ impl Report {
             Self::ReleasedClaim { .. } => "ReleasedClaim",
             Self::ReleaseUndone { .. } => "ReleaseUndone",
             Self::ReleaseWaits { .. } => "ReleaseWaits",
+            Self::VolumeWithoutPersistentVolume { .. } => "VolumeWithoutPersistentVolume",
+            Self::SnapshotWithoutContent { .. } => "SnapshotWithoutContent",
+            Self::PersistentVolumeWithoutVolume { .. } => "PersistentVolumeWithoutVolume",
+            Self::PoolOnTwoPages { .. } => "PoolOnTwoPages",
         }
     }
 
@@ -136,11 +189,15 @@ impl Report {
             | Self::NodeNameTooLong { node }
             | Self::OtherNode { node, .. }
             | Self::FinishedDeletion { node }
+            | Self::PersistentVolumeWithoutVolume { node, .. }
             | Self::ReleaseSoon { node }
             | Self::ReleaseBegun { node }
             | Self::ReleasedClaim { node, .. }
             | Self::ReleaseUndone { node } => Some(node),
             Self::ForgotNode { node } => Some(node.as_str()),
+            Self::VolumeWithoutPersistentVolume { place, .. }
+            | Self::SnapshotWithoutContent { place, .. } => Some(&place.node),
+            Self::PoolOnTwoPages { other, .. } => Some(other),
             Self::ReleaseWaits { why } => Some(why),
             Self::TooManyNodesAbsent { .. }
             | Self::PoolOnTwoNodes { .. }
@@ -171,6 +228,10 @@ impl Report {
             | Self::ReleasedClaim { .. }
             | Self::ReleaseUndone { .. }
             | Self::ReleaseWaits { .. } => "ReleaseClaim",
+            Self::VolumeWithoutPersistentVolume { .. }
+            | Self::SnapshotWithoutContent { .. }
+            | Self::PersistentVolumeWithoutVolume { .. }
+            | Self::PoolOnTwoPages { .. } => "Compare",
             _ => "PlaceOnNode",
         }
     }

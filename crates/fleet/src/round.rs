@@ -15,6 +15,7 @@ use crate::objects::{Claim, Content, Identity, Policy, Volume};
 use crate::place::Places;
 use crate::release::Releases;
 use crate::report::Report;
+use crate::status::NAMED;
 use crate::steer;
 use crate::view::View;
 use crate::wire::Kind;
@@ -145,6 +146,7 @@ pub(crate) struct Memory {
     contents: HashMap<String, Pace>,
     /// The volumes that deserve a write or a report, and the claims that are released.
     lost: HashMap<String, Pace>,
+    differences: HashMap<(&'static str, String, String), Pace>,
     watched: Watched,
     releases: Releases,
 }
@@ -217,7 +219,20 @@ impl Memory {
         if settings.functions.finish || settings.functions.release {
             self.lose(view, settings, now, &mut due);
         }
+        self.differ(view, now, &mut due);
         due
+    }
+
+    /// Reports the first differences.
+    fn differ(&mut self, view: &View, now: Instant, due: &mut Due) {
+        let mut before = std::mem::take(&mut self.differences);
+        for difference in view.differences.iter().take(NAMED) {
+            let key = difference.key();
+            let mut pace = before.remove(&key).unwrap_or_default();
+            let (about, report) = (difference.about.clone(), difference.report.clone());
+            pace.report(about, report, now, due);
+            self.differences.insert(key, pace);
+        }
     }
 
     /// The process could not watch the cluster.
@@ -332,7 +347,16 @@ impl Memory {
         let other = self.contents.get_mut(&ended.uid);
         let lost = self.lost.get_mut(&ended.uid);
         // At most one of them made the step; the waits of the others are as good.
-        let pace = lost.or(claim).or(other)?;
+        let Some(pace) = lost.or(claim).or(other) else {
+            if ended.outcome != Outcome::Done {
+                // The event of a difference. All are made again, because nobody knows which one failed.
+                for pace in self.differences.values_mut() {
+                    pace.reported = None;
+                    pace.silent = Some(now + CALM);
+                }
+            }
+            return None;
+        };
         pace.waits.clone_from(&ended.waits);
         let pause = match (ended.report, ended.outcome) {
             (_, Outcome::Done) | (false, Outcome::Refused | Outcome::Waits) => return None,

@@ -1,5 +1,6 @@
 //! A cluster as objects of the API, and the steps that a round gives for it.
 
+mod comparing;
 mod labels;
 mod lost;
 mod reading;

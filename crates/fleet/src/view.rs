@@ -1,7 +1,9 @@
 //! The cluster as its watches show it: one map for each kind of object.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
+use crate::compare::Difference;
 use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Pod, Snapshot, Volume};
 use crate::pages::Page;
 
@@ -19,4 +21,8 @@ pub(crate) struct View {
     pub(crate) pods: BTreeMap<Key, Pod>,
     /// The answers of their pages, by the name of the node.
     pub(crate) pages: BTreeMap<String, Page>,
+    /// The differences that the last two looks show.
+    pub(crate) differences: Vec<Difference>,
+    /// When the last look was.
+    pub(crate) compared: Option<Instant>,
 }

@@ -192,7 +192,8 @@ impl Kind {
     /// holds an answer twice.
     pub(crate) fn page(self) -> u32 {
         match self {
-            Self::CLAIM | Self::SNAPSHOT | Self::POD => 10,
+            Self::CLAIM | Self::SNAPSHOT => 10,
+            Self::POD => 50,
             _ => 500,
         }
     }

@@ -29,6 +29,20 @@ impl fmt::Display for PoolId {
     }
 }
 
+/// The text without the ids of pools, for pages that every pod can read: an id helps to forge a disk.
+pub fn without_pool_ids(text: &str) -> String {
+    let is_of_id = |char: char| char.is_ascii_hexdigit() || char == '-';
+    let words = text.split_inclusive(|char| !is_of_id(char));
+    let shown = words.map(|word| {
+        let id = word.trim_end_matches(|char| !is_of_id(char));
+        match PoolId::parse(id) {
+            Some(_) => word.replace(id, "<id>"),
+            None => word.to_owned(),
+        }
+    });
+    shown.collect()
+}
+
 /// A hash of a name and a pool id. The name of the object's directory ends with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash(Uuid);

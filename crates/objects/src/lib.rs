@@ -13,6 +13,7 @@ pub mod manifest;
 mod names;
 mod policy;
 pub mod quantity;
+pub mod table;
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +21,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use driver::{DriverArgs, MAX_NAME};
-pub use ids::{NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
+pub use ids::{NameHash, ObjectId, PoolId, SnapshotId, VolumeId, without_pool_ids};
 pub use names::{NodeName, PoolName, SnapshotName, VolumeName};
 pub use policy::{AccessMode, ReclaimPolicy};
 

@@ -1,7 +1,7 @@
 //! The reasons why a pool cannot be used.
 
 use linux::fault::Fault;
-use objects::{NodeName, PoolId, PoolName};
+use objects::{NodeName, PoolId, PoolName, without_pool_ids};
 use rustix::io::Errno;
 
 use crate::pool::store::record::Unreadable;
@@ -88,17 +88,7 @@ pub enum Unavailable {
 impl Unavailable {
     /// The reason without the ids of pools, for pages that every pod can read: an id helps to forge a disk.
     pub fn without_ids(&self) -> String {
-        let text = self.to_string();
-        let is_of_id = |char: char| char.is_ascii_hexdigit() || char == '-';
-        let words = text.split_inclusive(|char| !is_of_id(char));
-        let shown = words.map(|word| {
-            let id = word.trim_end_matches(|char| !is_of_id(char));
-            match PoolId::parse(id) {
-                Some(_) => word.replace(id, "<id>"),
-                None => word.to_owned(),
-            }
-        });
-        shown.collect()
+        without_pool_ids(&self.to_string())
     }
 }
 

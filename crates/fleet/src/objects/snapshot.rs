@@ -1,7 +1,7 @@
 //! Snapshots and their contents.
 
 use k8s_openapi::jiff::Timestamp;
-use objects::{DriverArgs, ObjectId, PoolId, SnapshotId, VolumeId};
+use objects::{DriverArgs, ObjectId, SnapshotId, VolumeId};
 use serde::Deserialize;
 
 use super::{Identity, Owner};
@@ -60,8 +60,8 @@ struct Handles {
 /// The data of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// A snapshot in this pool.
-    Snapshot(PoolId),
+    /// A snapshot.
+    Snapshot(SnapshotId),
     /// A volume, of which no snapshot has been taken yet.
     Volume(VolumeId),
     /// The handle is none of the driver's.
@@ -128,7 +128,7 @@ impl Content {
         let status = status.unwrap_or_default();
         let handle = status.snapshot_handle.or(spec.source.snapshot_handle);
         let data = match (&handle, &spec.source.volume_handle) {
-            (Some(snapshot), _) => SnapshotId::parse(snapshot).map(|id| Data::Snapshot(id.pool())),
+            (Some(snapshot), _) => SnapshotId::parse(snapshot).map(Data::Snapshot),
             (None, Some(volume)) => VolumeId::parse(volume).map(Data::Volume),
             (None, None) => None,
         };

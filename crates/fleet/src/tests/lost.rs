@@ -47,7 +47,7 @@ impl World {
         self.pv(volume);
     }
 
-    fn pv(&mut self, other: Value) {
+    pub(super) fn pv(&mut self, other: Value) {
         let handle = VolumeId::new(self.pool, &"pv".parse().unwrap()).to_string();
         let mut volume = json!({"metadata": {"name": "pv", "uid": "uid-pv", "resourceVersion": "1",
             "finalizers": ["kubernetes.io/pv-protection", "external-provisioner.volume.kubernetes.io/finalizer"]},
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// The page of a node, which answers now.
-    fn page(&mut self, node: &str, change: impl FnOnce(&mut Inventory)) {
+    pub(super) fn page(&mut self, node: &str, change: impl FnOnce(&mut Inventory)) {
         let mut inventory = Inventory {
             node: node.parse().unwrap(),
             version: "1".into(),
@@ -102,7 +102,7 @@ impl World {
     }
 }
 
-fn pool(id: Option<PoolId>) -> PoolInventory {
+pub(super) fn pool(id: Option<PoolId>) -> PoolInventory {
     PoolInventory {
         name: "default".into(),
         id,

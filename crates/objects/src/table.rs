@@ -1,7 +1,7 @@
 //! Text in aligned columns.
 
 /// The rows as lines, each column as wide as its widest cell.
-pub(super) fn lines(rows: &[Vec<String>]) -> Vec<String> {
+pub fn lines(rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| plain(row)).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {

@@ -1,0 +1,264 @@
+//! Differences between the volumes on the nodes and the objects of the cluster.
+//!
+//! A look lists the objects first and reads the pages then. A volume exists before its `PersistentVolume` and is deleted
+//! before it, so one that comes or goes meanwhile looks different once at most, in one of the two ways. Two looks, with
+//! the delay between them, have to agree. An unavailable pool, and a page that does not answer, show nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use objects::inventory::{Inventory, PoolInventory};
+use objects::{NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
+
+use crate::live::Unconfirmed;
+use crate::objects::{Content, Data, Phase, Policy, Volume};
+use crate::pages::Page;
+use crate::report::Report;
+use crate::round::About;
+use crate::view::View;
+use crate::wire::Kind;
+use crate::write::Writer;
+
+/// The objects of a look.
+#[derive(Debug, Default)]
+pub(crate) struct Objects {
+    pub(crate) volumes: Vec<Volume>,
+    pub(crate) contents: Vec<Content>,
+}
+
+impl Objects {
+    /// Lists them now.
+    pub(crate) async fn list(writer: &Writer) -> Result<Self, Unconfirmed> {
+        let driver = &writer.driver;
+        let mut objects = Self::default();
+        let volumes = |found| {
+            objects.volumes.extend(Volume::read(found, driver));
+            false
+        };
+        writer.search(Kind::VOLUME, "", volumes).await?;
+        let contents = |found| {
+            objects.contents.extend(Content::read(found, driver));
+            false
+        };
+        writer.search(Kind::CONTENT, "", contents).await?;
+        Ok(objects)
+    }
+}
+
+/// A difference, and the event that tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) about: About,
+    pub(crate) node: String,
+    /// The volume, snapshot or pool, without the id of its pool, which the open page must not tell.
+    pub(crate) object: String,
+    pub(crate) report: Report,
+}
+
+/// The differences that a look shows, by the object and the node.
+pub(crate) type Differences = BTreeMap<(&'static str, String, String), Difference>;
+
+impl Difference {
+    pub(crate) fn key(&self) -> (&'static str, String, String) {
+        let reason = self.report.reason();
+        (reason, self.node.clone(), self.object.clone())
+    }
+}
+
+/// Compares the objects with the pages.
+pub(crate) fn compare(objects: &Objects, view: &View) -> Differences {
+    let look = Look::new(objects, view);
+    let mut found = Differences::new();
+    for (node, inventory) in &look.pages {
+        for pool in &inventory.pools {
+            look.alone(node, pool, &mut found);
+        }
+    }
+    for volume in &objects.volumes {
+        look.without_data(volume, &mut found);
+    }
+    look.twice(&mut found);
+    found
+}
+
+/// The differences that both looks show.
+pub(crate) fn agreed(before: &Differences, now: Differences) -> Vec<Difference> {
+    let both = now.into_iter().filter(|(key, _)| before.contains_key(key));
+    both.map(|(_, difference)| difference).collect()
+}
+
+struct Look<'a> {
+    view: &'a View,
+    /// The complete answers.
+    pages: BTreeMap<&'a str, &'a Inventory>,
+    /// The ids that objects name.
+    volumes: BTreeSet<VolumeId>,
+    snapshots: BTreeSet<SnapshotId>,
+    /// The pools in which a snapshot is made whose id no object names yet.
+    making: BTreeSet<PoolId>,
+    /// The ids that the pages have.
+    there: BTreeSet<VolumeId>,
+}
+
+impl<'a> Look<'a> {
+    fn new(objects: &Objects, view: &'a View) -> Self {
+        let answers = view.pages.iter();
+        let pages: BTreeMap<&str, &Inventory> = answers
+            .filter_map(|(node, page)| Some((&**node, complete(page)?)))
+            .collect();
+        let pools = pages.values().flat_map(|page| &page.pools);
+        let there = pools.flat_map(|pool| pool.volumes.iter().map(|volume| volume.id));
+        let (mut snapshots, mut making) = (BTreeSet::new(), BTreeSet::new());
+        for content in &objects.contents {
+            match content.data {
+                Data::Snapshot(id) => drop(snapshots.insert(id)),
+                Data::Volume(id) => drop(making.insert(id.pool())),
+                Data::Malformed => {}
+            }
+        }
+        Self {
+            view,
+            there: there.collect(),
+            pages,
+            volumes: objects.volumes.iter().map(|volume| volume.id).collect(),
+            snapshots,
+            making,
+        }
+    }
+
+    /// The volumes and snapshots of a pool that no object names.
+    fn alone(&self, node: &str, pool: &PoolInventory, found: &mut Differences) {
+        let place = || Place {
+            node: node.to_owned(),
+            pod: self.pod(node),
+            pool: pool.name.clone(),
+        };
+        for item in &pool.volumes {
+            if !self.volumes.contains(&item.id) {
+                let report = Report::VolumeWithoutPersistentVolume {
+                    id: item.id,
+                    bytes: item.bytes,
+                    place: place(),
+                };
+                self.on_node(node, item.id.hash(), report, found);
+            }
+        }
+        for item in &pool.snapshots {
+            let known = self.snapshots.contains(&item.id) || self.making.contains(&item.id.pool());
+            if !known {
+                let report = Report::SnapshotWithoutContent {
+                    id: item.id,
+                    bytes: item.bytes,
+                    place: place(),
+                };
+                self.on_node(node, item.id.hash(), report, found);
+            }
+        }
+    }
+
+    fn on_node(&self, node: &str, object: NameHash, report: Report, found: &mut Differences) {
+        let Some(of_node) = self.view.nodes.get(node) else {
+            return;
+        };
+        let difference = Difference {
+            about: About::of(Kind::NODE, of_node.identity.clone(), ""),
+            node: node.to_owned(),
+            object: object.to_string(),
+            report,
+        };
+        add(difference, found);
+    }
+
+    /// A volume whose data its node does not have, although the node shows all that it has.
+    fn without_data(&self, volume: &Volume, found: &mut Differences) {
+        let ends =
+            volume.deleting || (volume.phase == Phase::Released && volume.policy == Policy::Delete);
+        let mut nodes = self.view.nodes.iter();
+        let node = nodes.find(|(_, node)| node.place == volume.place);
+        let Some((node, _)) = node.filter(|_| !ends && !self.there.contains(&volume.id)) else {
+            return;
+        };
+        let Some(inventory) = self.pages.get(&**node) else {
+            return;
+        };
+        let id = volume.id.pool();
+        let pools = &inventory.pools;
+        let serves = pools.iter().any(|pool| pool.id == Some(id))
+            && pools
+                .iter()
+                .all(|pool| pool.complete && pool.quarantined == 0);
+        if !serves && !inventory.retired.contains(&id) {
+            return;
+        }
+        let name = volume.identity.name.clone();
+        let difference = Difference {
+            about: About::volume(volume),
+            node: node.clone(),
+            object: name.clone(),
+            report: Report::PersistentVolumeWithoutVolume {
+                node: node.clone(),
+                name,
+                claim: volume.claim.as_ref().map(ToString::to_string),
+            },
+        };
+        add(difference, found);
+    }
+
+    /// Pools whose disk two nodes have.
+    fn twice(&self, found: &mut Differences) {
+        let mut holders: BTreeMap<PoolId, BTreeMap<&str, &str>> = BTreeMap::new();
+        for (node, inventory) in &self.pages {
+            for pool in &inventory.pools {
+                let served = pool.id.filter(|_| pool.unavailable.is_none());
+                for id in [served, pool.found].into_iter().flatten() {
+                    let nodes = holders.entry(id).or_default();
+                    nodes.insert(node, &pool.name);
+                }
+            }
+        }
+        for (pool, nodes) in holders.into_iter().filter(|(_, nodes)| nodes.len() > 1) {
+            for (node, name) in &nodes {
+                let other = nodes.keys().find(|other| *other != node);
+                let (Some(other), Some(of_node)) = (other, self.view.nodes.get(*node)) else {
+                    continue;
+                };
+                let difference = Difference {
+                    about: About::of(Kind::NODE, of_node.identity.clone(), ""),
+                    node: (*node).to_owned(),
+                    object: (*name).to_owned(),
+                    report: Report::PoolOnTwoPages {
+                        id: pool,
+                        name: (*name).to_owned(),
+                        other: (*other).to_owned(),
+                    },
+                };
+                add(difference, found);
+            }
+        }
+    }
+
+    /// The pod of the driver on a node, for the commands of the events.
+    fn pod(&self, node: &str) -> String {
+        let mut pods = self.view.pods.iter().filter(|(_, pod)| pod.node == node);
+        let pod = pods.find(|(_, pod)| pod.page.is_some());
+        pod.map_or_else(String::new, |((namespace, name), _)| {
+            format!("-n {namespace} {name}")
+        })
+    }
+}
+
+/// The place of something on a node, and the pod in which commands about it run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) node: String,
+    pub(crate) pool: String,
+    /// The arguments of kubectl that name the pod.
+    pub(crate) pod: String,
+}
+
+fn add(difference: Difference, found: &mut Differences) {
+    found.insert(difference.key(), difference);
+}
+
+fn complete(page: &Page) -> Option<&Inventory> {
+    page.answer.as_ref().ok().filter(|answer| answer.loaded)
+}

@@ -1,0 +1,285 @@
+//! The state of all disks, as the page, its table and the metrics show it. Any pod can read the page, so it has names and
+//! numbers, and neither the ids of pools nor claims.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use objects::inventory::{Inventory, PoolInventory};
+use objects::{Bytes, table, without_pool_ids};
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use serde::{Deserialize, Serialize};
+
+use crate::view::View;
+
+/// The media type of [`metrics`].
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How many differences are named. The others are counted.
+pub(crate) const NAMED: usize = 100;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    nodes: Vec<NodeStatus>,
+    /// The seconds since the last comparison with the objects of the cluster; none before the first.
+    compared: Option<u64>,
+    /// The first differences.
+    differences: Vec<Found>,
+    /// The number of differences by their reason.
+    counts: BTreeMap<String, usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct NodeStatus {
+    name: String,
+    /// Whether it is in the cluster; one that is not still has `PersistentVolume`s.
+    exists: bool,
+    /// The version of its driver; none if its page does not answer.
+    version: Option<String>,
+    /// The reason why its page does not answer.
+    problem: Option<String>,
+    pools: Vec<PoolStatus>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PoolStatus {
+    name: String,
+    /// The reason why it cannot be used.
+    problem: Option<String>,
+    cordoned: bool,
+    enforces: bool,
+    total: Bytes,
+    available: Bytes,
+    reserved: Bytes,
+    volumes: usize,
+    snapshots: usize,
+    quarantined: u64,
+}
+
+/// A difference between a node and the objects of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Found {
+    reason: String,
+    node: String,
+    object: String,
+}
+
+impl Status {
+    pub(crate) fn of(view: &View, now: Instant) -> Self {
+        let drivers: BTreeSet<&str> = view.pods.values().map(|pod| &*pod.node).collect();
+        let nodes = view.nodes.iter();
+        let nodes = nodes.filter(|(name, node)| node.label.is_some() || drivers.contains(&***name));
+        let mut nodes: Vec<NodeStatus> =
+            nodes.map(|(name, _)| NodeStatus::of(name, view)).collect();
+        let places: BTreeSet<&str> = view.nodes.values().map(|node| &*node.place).collect();
+        let gone: BTreeSet<&str> = view.volumes.values().map(|one| &*one.place).collect();
+        nodes.extend(
+            gone.difference(&places)
+                .map(|place| NodeStatus::gone(place)),
+        );
+        let compared = view.compared.map(|at| now.saturating_duration_since(at));
+        let mut counts = BTreeMap::new();
+        for difference in &view.differences {
+            *counts
+                .entry(difference.report.reason().to_owned())
+                .or_default() += 1;
+        }
+        let differences = view.differences.iter().take(NAMED);
+        Self {
+            nodes,
+            compared: compared.map(|age| age.as_secs()),
+            differences: differences
+                .map(|difference| Found {
+                    reason: difference.report.reason().to_owned(),
+                    node: difference.node.clone(),
+                    object: difference.object.clone(),
+                })
+                .collect(),
+            counts,
+        }
+    }
+
+    /// The table for people.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let heads = [
+            "NODE",
+            "POOL",
+            "STATE",
+            "FREE",
+            "SIZE",
+            "VOLUMES",
+            "SNAPSHOTS",
+        ];
+        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        for node in &self.nodes {
+            if let Some(problem) = &node.problem {
+                rows.push(vec![node.name.clone(), "-".into(), problem.clone()]);
+            }
+            rows.extend(node.pools.iter().map(|pool| pool.row(&node.name)));
+        }
+        let mut lines = table::lines(&rows);
+        for Found {
+            reason,
+            node,
+            object,
+        } in &self.differences
+        {
+            lines.push(format!("node {node}: {reason}: {object}"));
+        }
+        let all: usize = self.counts.values().sum();
+        if all > self.differences.len() {
+            lines.push(format!("and {} more", all - self.differences.len()));
+        }
+        if all > 0 {
+            lines.push("kubectl get events -n default shows the command for each".to_owned());
+        }
+        lines
+    }
+}
+
+impl NodeStatus {
+    fn of(name: &str, view: &View) -> Self {
+        let answer = view.pages.get(name).map(|page| &page.answer);
+        let (inventory, problem) = match answer {
+            Some(Ok(inventory)) if inventory.loaded => (Some(inventory), None),
+            Some(Ok(inventory)) => (
+                Some(inventory),
+                Some("the driver loads its records".to_owned()),
+            ),
+            Some(Err(problem)) => (None, Some(format!("unknown: {problem}"))),
+            None => (None, Some("unknown: the node has no driver".to_owned())),
+        };
+        let pools = inventory.map_or(&[][..], |inventory: &Inventory| &inventory.pools);
+        Self {
+            name: name.to_owned(),
+            exists: true,
+            version: inventory.map(|inventory| inventory.version.clone()),
+            problem,
+            pools: pools.iter().map(PoolStatus::of).collect(),
+        }
+    }
+
+    fn gone(place: &str) -> Self {
+        Self {
+            name: place.to_owned(),
+            exists: false,
+            version: None,
+            problem: Some("the node is not in the cluster".to_owned()),
+            pools: Vec::new(),
+        }
+    }
+}
+
+impl PoolStatus {
+    fn of(pool: &PoolInventory) -> Self {
+        Self {
+            name: pool.name.clone(),
+            problem: pool.unavailable.as_deref().map(without_pool_ids),
+            cordoned: pool.cordoned,
+            enforces: pool.enforces,
+            total: pool.total,
+            available: pool.available,
+            reserved: pool.reserved,
+            volumes: pool.volumes.len(),
+            snapshots: pool.snapshots.len(),
+            quarantined: pool.quarantined,
+        }
+    }
+
+    fn row(&self, node: &str) -> Vec<String> {
+        let state = match &self.problem {
+            Some(problem) => format!("unavailable: {problem}"),
+            None if self.quarantined > 0 => format!("{} quarantined", self.quarantined),
+            None if self.cordoned => "cordoned".to_owned(),
+            None if !self.enforces => "sizes not enforced".to_owned(),
+            None => "healthy".to_owned(),
+        };
+        vec![
+            node.to_owned(),
+            self.name.clone(),
+            state,
+            self.available.rounded(),
+            self.total.rounded(),
+            self.volumes.to_string(),
+            self.snapshots.to_string(),
+        ]
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfNode {
+    node: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfReason {
+    reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfObject {
+    reason: String,
+    node: String,
+    object: String,
+}
+
+/// The metrics for Prometheus.
+pub(crate) fn metrics(status: &Status) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("rootcellar_fleet");
+    let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The version of the controller", build);
+    let answers = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
+    let absent = Gauge::<u64, AtomicU64>::default();
+    for node in &status.nodes {
+        let label = OfNode {
+            node: node.name.clone(),
+        };
+        if node.exists {
+            let answered = u64::from(node.problem.is_none());
+            answers.get_or_create(&label).set(answered);
+        } else {
+            absent.inc();
+        }
+    }
+    let help = "Whether the page of the driver on a node answers in full";
+    registry.register("page_answers", help, answers);
+    let help = "The nodes that PersistentVolumes name and that are not in the cluster";
+    registry.register("nodes_absent", help, absent);
+    let counts = Family::<OfReason, Gauge<u64, AtomicU64>>::default();
+    for (reason, count) in &status.counts {
+        let reason = reason.clone();
+        let count = u64::try_from(*count).unwrap_or(u64::MAX);
+        counts.get_or_create(&OfReason { reason }).set(count);
+    }
+    let help = "The differences between the nodes and the objects of the cluster";
+    registry.register("differences", help, counts);
+    let named = Family::<OfObject, Gauge<u64, AtomicU64>>::default();
+    for Found {
+        reason,
+        node,
+        object,
+    } in &status.differences
+    {
+        let label = OfObject {
+            reason: reason.clone(),
+            node: node.clone(),
+            object: object.clone(),
+        };
+        named.get_or_create(&label).set(1);
+    }
+    let help = "Each of the first differences; the events have their commands";
+    registry.register("difference", help, named);
+    if let Some(age) = status.compared {
+        let seconds = Gauge::<u64, AtomicU64>::default();
+        seconds.set(age);
+        let help = "The time since the last comparison";
+        registry.register("compared_age_seconds", help, seconds);
+    }
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}

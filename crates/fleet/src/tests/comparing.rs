@@ -1,0 +1,303 @@
+//! The comparison of pages with objects, and the page of the controller.
+
+use axum::body::Bytes as Body;
+use axum::http::StatusCode;
+use objects::inventory::{Inventory, Item};
+use objects::{Bytes, SnapshotName, VolumeName};
+
+use super::lost::pool;
+use super::*;
+use crate::compare::{Difference, Objects, agreed, compare};
+use crate::pages::{Page, read};
+use crate::status::{Status, metrics};
+
+/// The description of a change, the change, and the differences.
+type Expected = (&'static str, fn(&mut World), &'static [&'static str]);
+type OnPage = (&'static str, fn(&mut Inventory));
+
+fn item<I: ObjectId<Name = N>, N: std::str::FromStr<Err: std::fmt::Debug>>(
+    pool: PoolId,
+    name: &str,
+) -> Item<I> {
+    Item {
+        id: I::new(pool, &name.parse().unwrap()),
+        bytes: Bytes(1 << 30),
+        age: 60,
+    }
+}
+
+/// [`HERE`] has the volume `pv` and the snapshot `snap` in its pool, and both have their objects.
+fn agreeing() -> World {
+    let mut world = World::new();
+    let id = world.pool;
+    world.page(HERE, |page| {
+        page.pools = vec![pool(Some(id))];
+        page.pools[0].volumes = vec![item::<VolumeId, VolumeName>(id, "pv")];
+        page.pools[0].snapshots = vec![item::<SnapshotId, SnapshotName>(id, "snap")];
+    });
+    world.page(OTHER, |_| {});
+    world
+}
+
+impl World {
+    /// Changes the page of [`HERE`].
+    fn on_page(&mut self, change: impl FnOnce(&mut Inventory)) {
+        let Ok(mut inventory) = self.view.pages[HERE].answer.clone() else {
+            panic!("the page answers");
+        };
+        change(&mut inventory);
+        let page = Page::new(self.now, Ok(inventory));
+        self.view.pages.insert(HERE.into(), page);
+    }
+
+    fn look(&self) -> Vec<Difference> {
+        let objects = Objects {
+            volumes: self.view.volumes.values().cloned().collect(),
+            contents: self.view.contents.values().cloned().collect(),
+        };
+        let found = compare(&objects, &self.view);
+        agreed(&found.clone(), found)
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        let look = self.look();
+        look.iter()
+            .map(|found| format!("{} {}", found.node, found.report.reason()))
+            .collect()
+    }
+}
+
+/// Proves: F12.
+#[test]
+fn differences_are_found_and_named() {
+    for (difference, change, reasons) in DIFFERENCES {
+        let mut world = agreeing();
+        change(&mut world);
+        assert_eq!(world.reasons(), reasons, "{difference}");
+    }
+}
+
+/// Each change, and the differences that follow from it.
+const DIFFERENCES: [Expected; 9] = [
+    ("none", |_| {}, &[]),
+    (
+        "a volume without an object",
+        |w| drop(w.view.volumes.remove("pv")),
+        &["node1 VolumeWithoutPersistentVolume"],
+    ),
+    (
+        "a snapshot without an object",
+        |w| drop(w.view.contents.remove("content")),
+        &["node1 SnapshotWithoutContent"],
+    ),
+    (
+        "an object without a volume",
+        |w| w.on_page(|page| page.pools[0].volumes.clear()),
+        &["node1 PersistentVolumeWithoutVolume"],
+    ),
+    (
+        "an object of a retired pool",
+        |w| {
+            let id = w.pool;
+            w.on_page(|page| {
+                page.pools = vec![pool(Some(PoolId::random()))];
+                page.retired = vec![id];
+            });
+        },
+        &["node1 PersistentVolumeWithoutVolume"],
+    ),
+    (
+        "one disk on two nodes",
+        |w| {
+            let id = w.pool;
+            w.page(OTHER, |page| page.pools[0].found = Some(id));
+        },
+        &["node1 PoolOnTwoPages", "node2 PoolOnTwoPages"],
+    ),
+    (
+        "a disk that moved",
+        |w| {
+            let id = w.pool;
+            w.page(OTHER, |page| page.pools[0].found = Some(id));
+            w.on_page(|page| page.pools[0].unavailable = Some("nothing is mounted".into()));
+        },
+        &[],
+    ),
+    (
+        "a volume that moved to another pool of the node",
+        |w| {
+            w.on_page(|page| {
+                page.pools.push(pool(Some(PoolId::random())));
+                page.pools[1].volumes = std::mem::take(&mut page.pools[0].volumes);
+            });
+        },
+        &[],
+    ),
+    (
+        "a snapshot that is being made",
+        |w| {
+            w.view.contents.clear();
+            w.untaken(SignedDuration::from_mins(1), json!({}));
+        },
+        &[],
+    ),
+];
+
+/// Proves: F12.
+#[test]
+fn the_unknown_is_never_missing() {
+    let cases: [OnPage; 6] = [
+        ("a pool that is unavailable", |page| {
+            page.pools[0].unavailable = Some("it is broken".into());
+            page.pools[0].complete = false;
+        }),
+        ("a pool with something quarantined", |page| {
+            page.pools[0].quarantined = 1;
+        }),
+        ("another pool of the node that is unavailable", |page| {
+            let mut other = pool(None);
+            other.complete = false;
+            page.pools.push(other);
+        }),
+        ("a driver that loads", |page| page.loaded = false),
+        ("a node without the pool", |page| page.pools.clear()),
+        ("a list that is cut", |page| page.pools[0].complete = false),
+    ];
+    for (page, change) in cases {
+        let mut world = agreeing();
+        world.on_page(|page| {
+            page.pools[0].volumes.clear();
+            page.pools[0].snapshots.clear();
+            change(page);
+        });
+        assert_eq!(world.reasons(), [""; 0], "{page}");
+    }
+    let mut world = agreeing();
+    let silent = Page::new(world.now, Err("does not answer".into()));
+    world.view.pages.insert(HERE.into(), silent);
+    assert!(world.look().is_empty());
+    let deletion: Value = json!({"status": {"phase": "Released"}, "spec": {"persistentVolumeReclaimPolicy": "Delete"}});
+    let mut world = agreeing();
+    world.on_page(|page| page.pools[0].volumes.clear());
+    world.pv(deletion);
+    assert!(world.look().is_empty(), "its deletion is under way");
+}
+
+/// Proves: F12.
+#[test]
+fn a_difference_of_one_look_is_none() {
+    let mut world = agreeing();
+    let objects = Objects::default();
+    let all = compare(&objects, &world.view);
+    assert_eq!(all.len(), 2);
+    world.on_page(|page| page.pools[0].volumes.clear());
+    let later = compare(&objects, &world.view);
+    let found = agreed(&all, later);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].report.reason(), "SnapshotWithoutContent");
+}
+
+/// Proves: F12.
+#[test]
+fn a_difference_has_an_event_a_metric_and_a_line_without_the_pools_id() {
+    let mut world = agreeing();
+    world.settings.functions.steer = false;
+    world.settings.functions.label = false;
+    world.view.volumes.remove("pv");
+    world.view.contents.remove("content");
+    world.view.differences = world.look();
+    let steps = world.due().steps;
+    let notes: Vec<String> = steps
+        .iter()
+        .map(|step| step.report.as_ref().unwrap().to_string())
+        .collect();
+    let id = VolumeId::new(world.pool, &"pv".parse().unwrap());
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains(&format!("volume delete {id}"))),
+        "{notes:?}"
+    );
+    assert!(world.due().steps.is_empty(), "once");
+    world.view.nodes.remove(OTHER);
+    world.on_page(|page| {
+        let id = page.pools[0].id.unwrap();
+        page.pools[0].unavailable = Some(format!("its path holds pool {id} of node b"));
+    });
+    let status = Status::of(&world.view, world.now);
+    let text = [
+        status.lines().join("\n"),
+        metrics(&status).unwrap(),
+        serde_json::to_string(&status).unwrap(),
+    ];
+    for text in &text {
+        assert!(text.contains("VolumeWithoutPersistentVolume"), "{text}");
+        assert!(text.contains(&id.hash().to_string()), "{text}");
+        let pool = world.pool.to_string();
+        assert!(
+            !text.contains(&pool) && !text.contains(&pool.replace('-', "")),
+            "{text}"
+        );
+    }
+    assert!(
+        text[1]
+            .contains("rootcellar_fleet_differences{reason=\"VolumeWithoutPersistentVolume\"} 1")
+    );
+}
+
+/// Proves: F12.
+#[test]
+fn a_page_that_is_not_of_its_node_is_no_answer() {
+    let inventory = |world: &World| world.view.pages[HERE].answer.clone().unwrap();
+    let text = serde_json::to_string(&inventory(&agreeing())).unwrap();
+    let cases = [
+        (HERE, 200, text.clone(), None),
+        (OTHER, 200, text.clone(), Some("calls itself node node1")),
+        (
+            HERE,
+            404,
+            String::new(),
+            Some("the driver has no inventory"),
+        ),
+        (HERE, 401, String::new(), Some("the driver has another key")),
+        (HERE, 503, text.clone(), Some("answers with status 503")),
+        (
+            HERE,
+            200,
+            text.replace("\"loaded\"", "\"old\""),
+            Some("answers with no inventory"),
+        ),
+        (
+            HERE,
+            200,
+            text.replace("{\"node\"", "{\"new\":[1],\"node\""),
+            None,
+        ),
+    ];
+    for (node, status, body, problem) in cases {
+        let status = StatusCode::from_u16(status).unwrap();
+        let answer = read(node, status, &Body::from(body));
+        assert_eq!(answer.err().as_deref(), problem);
+    }
+}
+
+#[test]
+fn delays_have_units() {
+    let cases = [
+        ("30m", Some(1800)),
+        ("1s", Some(1)),
+        ("168h", Some(604_800)),
+        ("169h", None),
+        ("0s", None),
+        ("30", None),
+        ("-1m", None),
+        ("+1m", None),
+        ("m", None),
+        ("99999999999999999999h", None),
+        ("99999999999999999h", None),
+    ];
+    for (text, seconds) in cases {
+        let parsed = crate::parse_time(text).ok();
+        assert_eq!(parsed, seconds.map(Duration::from_secs), "{text}");
+    }
+}
