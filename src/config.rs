@@ -126,6 +126,11 @@ pub struct Config {
     #[arg(long, value_name = "ADDR:PORT")]
     pub http: Option<SocketAddr>,
 
+    /// Serve /inventory, the ids of all volumes for rootcellar-fleet, to clients that give the key in this file as their
+    /// bearer token [default: off]
+    #[arg(long, value_name = "FILE", requires = "http", value_parser = PoolOptions::absolute_path)]
+    pub inventory_key: Option<PathBuf>,
+
     /// Write the log in this form to stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,

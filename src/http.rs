@@ -1,16 +1,18 @@
-//! The pages for health and metrics.
+//! The pages for health, metrics and the inventory.
 
 mod connections;
+mod inventory;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, HeaderMap};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use linux::quota::Enforcement;
@@ -25,15 +27,25 @@ use crate::pool::{Pool, PoolStatus, Unavailable};
 use crate::volume::Volumes;
 
 pub(crate) use connections::{ACCEPT_PAUSE, listen};
+use inventory::Gate;
 
 /// The time that a pool has to report its status; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The address of the pages, and the file with the key of the inventory.
+#[derive(Debug)]
+pub(crate) struct Server {
+    pub(crate) listener: TcpListener,
+    pub(crate) key: Option<PathBuf>,
+}
 
 #[derive(Debug, Clone)]
 struct Page {
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
     turns: Turns,
+    /// None: there is no inventory.
+    gate: Option<Gate>,
 }
 
 /// One lock for each pool that was scraped. It is locked during a report, so that a dead disk blocks one
@@ -46,23 +58,29 @@ struct Scraped {
     turn: Arc<Mutex<()>>,
 }
 
-/// Serves the pages forever.
-pub(crate) async fn serve(listener: TcpListener, volumes: Arc<Volumes>, metrics: Arc<Metrics>) {
-    let page = Page::new(volumes, metrics);
+/// Serves the pages forever; the inventory only with the key in a file.
+pub(crate) async fn serve(
+    Server { listener, key }: Server,
+    volumes: Arc<Volumes>,
+    metrics: Arc<Metrics>,
+) {
+    let page = Page::new(volumes, metrics, key);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
+        .route("/inventory", get(inventory))
         .with_state(page);
     connections::serve(listener, router).await;
 }
 
 impl Page {
-    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>) -> Self {
+    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>, key: Option<PathBuf>) -> Self {
         Self {
             volumes,
             metrics,
             turns: Turns::default(),
+            gate: key.map(Gate::new),
         }
     }
 
@@ -107,6 +125,14 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
     let pools = page.volumes.pools();
     let pools: Vec<Health> = pools.iter().map(Health::of).collect();
     readiness(page.volumes.is_loaded(), &pools)
+}
+
+async fn inventory(State(page): State<Page>, headers: HeaderMap) -> Response {
+    let Some(gate) = &page.gate else {
+        let text = "the driver runs without --inventory-key\n";
+        return (StatusCode::NOT_FOUND, text).into_response();
+    };
+    gate.answer(&headers, Arc::clone(&page.volumes)).await
 }
 
 async fn metrics_text(State(page): State<Page>) -> Response {
@@ -288,7 +314,7 @@ mod tests {
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
-        (dir, Page::new(volumes, Arc::new(Metrics::new())))
+        (dir, Page::new(volumes, Arc::new(Metrics::new()), None))
     }
 
     /// Proves: SV7.

@@ -20,6 +20,7 @@ mod cordon;
 mod draft;
 mod enforce;
 mod init;
+mod inventory;
 mod life;
 mod limits;
 mod load;

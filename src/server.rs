@@ -97,6 +97,8 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
     let served = runtime.block_on(async {
         let stop = stop_signal()?;
         let http = config.http.map(bind_http).transpose()?;
+        let key = config.inventory_key;
+        let http = http.map(|listener| http::Server { listener, key });
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
         tracing::info!(endpoint = %config.endpoint.display(), "serving");
         let served = serve(listener, http, plugin, Arc::clone(&volumes), stop).await;
@@ -112,7 +114,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
 /// Serves on sockets that are bound already until `shutdown` ends; returns when the calls have ended.
 async fn serve(
     listener: UnixListener,
-    http: Option<TcpListener>,
+    http: Option<http::Server>,
     plugin: Plugin,
     volumes: Arc<Volumes>,
     shutdown: impl Future<Output = ()>,
@@ -125,8 +127,7 @@ async fn serve(
     ));
     let (stop, stopped) = oneshot::channel();
     let mut grpc = tokio::spawn(serve_grpc(listener, Arc::clone(&edge), stopped));
-    let http =
-        http.map(|listener| tokio::spawn(http::serve(listener, Arc::clone(&volumes), metrics)));
+    let http = http.map(|server| tokio::spawn(http::serve(server, Arc::clone(&volumes), metrics)));
     let served = tokio::select! {
         () = shutdown => Ok(()),
         error = check_pools(Arc::clone(&volumes)) => Err(error),

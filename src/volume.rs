@@ -12,6 +12,7 @@ mod fits;
 mod ids;
 mod images;
 mod in_flight;
+mod inventory;
 mod moving;
 mod parameter;
 mod pools;

@@ -52,6 +52,7 @@ fn the_defaults_are_as_documented() {
             sets: Vec::new(),
         },
         http: None,
+        inventory_key: None,
         log_format: LogFormat::Text,
         lock_wait: 30,
     };

@@ -158,6 +158,11 @@ impl PoolState {
         exist.then(|| reason.clone())
     }
 
+    /// Reads the records in memory.
+    pub(super) fn read<T>(&self, read: impl FnOnce(&Index) -> T) -> T {
+        read(&self.lock().index)
+    }
+
     /// The part of the status that is in memory, all of one moment.
     pub(super) fn status(&self) -> PoolStatus {
         let state = self.lock();

@@ -49,6 +49,11 @@ impl Running {
         let address = http.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap() };
+        let key = Some(dir.path().join("key"));
+        let http = http::Server {
+            listener: http,
+            key,
+        };
         let ended = tokio::spawn(serve(listener, Some(http), plugin, volumes, shutdown));
         Self {
             dir,
@@ -376,4 +381,66 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     server.stop.send(()).unwrap();
     server.ended.await.unwrap().unwrap();
     volumes.stop();
+}
+
+/// Proves: SV10.
+#[tokio::test]
+async fn the_inventory_asks_for_the_key_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, gone) = (dir.path().join("pool"), dir.path().join("gone"));
+    std::fs::create_dir(&path).unwrap();
+    let pools = [
+        format!("fast={},init,any-filesystem", path.display()),
+        format!("gone={}", gone.display()),
+    ];
+    let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
+    let volumes = volumes(dir.path(), pools);
+    let server = Running::serve(dir, volumes).await;
+    let key = server.dir.path().join("key");
+    let ask = async |key: &str| {
+        let header = format!("/inventory HTTP/1.1\r\nAuthorization: {key}\r\nX:");
+        server.get(&header).await
+    };
+    let long = "0123456789abcdef";
+    let cases: [(Option<&str>, &str, &str); 9] = [
+        (None, "Bearer ", "503"),
+        (Some("short"), "Bearer short", "503"),
+        (Some(""), "Bearer ", "503"),
+        (Some("0123456789abcdef\n"), "Bearer 0123456789abcdef", "200"),
+        (Some(long), "Bearer 0123456789abcdeX", "401"),
+        (Some(long), "Bearer 0123456789abcdef0", "401"),
+        (Some(long), "Bearer", "401"),
+        (Some(long), long, "401"),
+        (
+            Some("another-0123456789"),
+            "Bearer another-0123456789",
+            "200",
+        ),
+    ];
+    for (file, given, code) in cases {
+        let _ = std::fs::remove_file(&key);
+        if let Some(text) = file {
+            std::fs::write(&key, text).unwrap();
+        }
+        let answer = ask(given).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {code} ")),
+            "{file:?}, {given:?}: {answer}"
+        );
+        assert!(code == "200" || !answer.contains("fast"), "{answer}");
+    }
+    let answer = ask("Bearer another-0123456789").await;
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let inventory: objects::inventory::Inventory = serde_json::from_str(body).unwrap();
+    assert_eq!(inventory.node.as_str(), "n1");
+    let pools: Vec<_> = inventory
+        .pools
+        .iter()
+        .map(|pool| (&*pool.name, pool.id.is_some(), pool.complete, pool.empty))
+        .collect();
+    assert_eq!(
+        pools,
+        [("fast", true, true, false), ("gone", false, false, true)]
+    );
+    server.stop.send(()).unwrap();
 }

@@ -12,6 +12,7 @@ mod handover;
 mod hostile;
 mod images;
 mod imports;
+mod inventory;
 mod load;
 mod model;
 mod mounts;

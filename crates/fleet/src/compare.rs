@@ -127,6 +127,9 @@ impl<'a> Look<'a> {
 
     /// The volumes and snapshots of a pool that no object names.
     fn alone(&self, node: &str, pool: &PoolInventory, found: &mut Differences) {
+        if !pool.complete {
+            return;
+        }
         let place = || Place {
             node: node.to_owned(),
             pod: self.pod(node),

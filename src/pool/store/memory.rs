@@ -118,6 +118,11 @@ impl Memory {
         Ok(self.read()?.retired.contains(&id))
     }
 
+    /// The pools that were declared lost for good.
+    pub fn retired(&self) -> Result<BTreeSet<PoolId>> {
+        Ok(self.read()?.retired.clone())
+    }
+
     /// The pools that get no new volumes, snapshots and copies.
     pub fn cordoned(&self) -> Result<BTreeSet<PoolId>> {
         Ok(self.read()?.cordoned.clone())

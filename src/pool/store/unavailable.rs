@@ -86,6 +86,25 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
+    /// The pool that is there instead, if another one is.
+    pub(crate) fn found(&self) -> Option<PoolId> {
+        match self {
+            Self::Swapped { found, .. } | Self::Foreign { found, .. } | Self::Retired { found } => {
+                Some(*found)
+            }
+            Self::Twin { id, .. } | Self::IsPool { id, .. } => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is there: no disk, or none with a pool.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(
+            self,
+            Self::Absent | Self::NotMounted | Self::Unmarked | Self::NotEmpty { .. }
+        )
+    }
+
     /// The reason without the ids of pools, for pages that every pod can read: an id helps to forge a disk.
     pub fn without_ids(&self) -> String {
         without_pool_ids(&self.to_string())

@@ -1,0 +1,79 @@
+//! The inventory of a pool, from memory alone.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use linux::quota::Enforcement;
+use objects::Bytes;
+use objects::inventory::{Item, PoolInventory};
+
+use crate::pool::base::Pool;
+use crate::pool::state::free_space::FreeSpace;
+use crate::pool::state::index::{Index, Resource};
+use crate::pool::store::entry::Entry;
+use crate::pool::store::record::{SnapshotRecord, VolumeRecord};
+use crate::pool::store::unavailable::Unavailable;
+
+/// The most ids of a list. A pool with more shows none of them.
+const MAX_IDS: usize = 100_000;
+
+impl Pool {
+    /// Its volumes, snapshots and numbers. It asks no disk, and reads only the state directory, for the cordon.
+    pub(crate) fn inventory(&self) -> PoolInventory {
+        let status = self.remembered();
+        let disk = self.disk().ok();
+        let free = disk.and_then(|disk| self.state.remembered(&self.policy(&disk), Duration::MAX));
+        let silent = status.silence.map(|silence| Unavailable::Silent {
+            seconds: silence.as_secs(),
+        });
+        let unavailable = status.unavailable.or(silent);
+        let ids = self.state.read(|index| {
+            let volumes =
+                list::<VolumeRecord>(index, |record| (record.size_bytes, record.created_at));
+            let snapshots =
+                list::<SnapshotRecord>(index, |record| (record.size_bytes, record.created_at));
+            volumes.zip(snapshots)
+        });
+        let complete = unavailable.is_none() && ids.is_some();
+        let (volumes, snapshots) = ids.unwrap_or_default();
+        let usable = free
+            .as_ref()
+            .filter(|_| !status.cordoned && unavailable.is_none());
+        PoolInventory {
+            name: self.name().to_string(),
+            id: self.id(),
+            found: unavailable.as_ref().and_then(Unavailable::found),
+            empty: unavailable.as_ref().is_some_and(Unavailable::is_empty),
+            unavailable: unavailable.map(|reason| reason.to_string()),
+            cordoned: status.cordoned,
+            enforces: status.enforcement != Enforcement::None,
+            total: free
+                .as_ref()
+                .map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
+            available: usable.map_or(Bytes::ZERO, FreeSpace::available),
+            reserved: status.reserved,
+            quarantined: u64::try_from(status.quarantined).unwrap_or(u64::MAX),
+            complete,
+            volumes,
+            snapshots,
+        }
+    }
+}
+
+/// The objects of a kind that are served; `None` if they are too many.
+fn list<R: Resource>(index: &Index, facts: fn(&R) -> (Bytes, u64)) -> Option<Vec<Item<R::Id>>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.map_or(0, |now| now.as_secs());
+    let entries = R::entries(index).values();
+    let item = |entry: &Entry<R>| {
+        let record = &entry.record;
+        let (bytes, created) = facts(record);
+        Item {
+            id: record.id(),
+            bytes,
+            age: now.saturating_sub(created),
+        }
+    };
+    let entries = entries.filter(|entry| entry.record.is_served());
+    let items: Vec<_> = entries.map(|entry| item(entry)).take(MAX_IDS + 1).collect();
+    (items.len() <= MAX_IDS).then_some(items)
+}
