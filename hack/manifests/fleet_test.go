@@ -39,8 +39,9 @@ func TestFleet(t *testing.T) {
 		pod := deployment.Spec.Template.Spec
 		same(t, pod.ServiceAccountName, "rootcellar-fleet")
 		same(t, []bool{pod.HostNetwork, pod.HostPID, pod.HostIPC, *pod.AutomountServiceAccountToken}, make([]bool, 4))
-		same(t, len(pod.Volumes), 1)
+		same(t, len(pod.Volumes), 2)
 		same(t, pod.Volumes[0].Projected != nil, true)
+		same(t, *pod.Volumes[1].Secret.Optional, true)
 		// OpenShift assigns the user.
 		same(t, *pod.SecurityContext.RunAsNonRoot, true)
 		same(t, pod.SecurityContext.RunAsUser == nil, preset == "openshift")
@@ -48,19 +49,21 @@ func TestFleet(t *testing.T) {
 		same(t, len(pod.Containers), 1)
 		container := pod.Containers[0]
 		same(t, container.Image, "registry.example/rootcellar-fleet:0.1.0")
-		same(t, container.Args, []string{"--steer", "--label", "--http=0.0.0.0:9809", "--log-format=text"})
+		same(t, container.Args, []string{"--steer", "--label", "--compare", "--key=/etc/rootcellar/inventory/key",
+			"--absent-for=30m", "--retired-for=5m", "--compare-every=10m", "--http=0.0.0.0:9809", "--log-format=text"})
 		same(t, *container.SecurityContext, corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(bool),
 			ReadOnlyRootFilesystem:   pod.SecurityContext.RunAsNonRoot,
 			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		})
-		same(t, len(container.VolumeMounts), 1)
+		same(t, len(container.VolumeMounts), 2)
 		same(t, container.VolumeMounts[0].MountPath, "/var/run/secrets/kubernetes.io/serviceaccount")
 		same(t, container.LivenessProbe.HTTPGet.Path, "/healthz")
 		same(t, container.ReadinessProbe.HTTPGet.Path, "/readyz")
 
-		// Its account, pod, four objects of RBAC, and two policies with their bindings. Without it nothing of them exists.
-		same(t, len(found), len(objects(t, "--set=namespace.create=true", presetValues(preset)))+10)
+		// Its account, pod, Service and Secret, five objects of RBAC, and two policies with their bindings. Without it nothing
+		// of them exists.
+		same(t, len(found), len(objects(t, "--set=namespace.create=true", presetValues(preset)))+13)
 	}, withFleet)
 }
 
@@ -70,40 +73,58 @@ func TestFleetRules(t *testing.T) {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 	}
 	const snapshots = "snapshot.storage.k8s.io"
-	always := []rbacv1.PolicyRule{
-		rule("", "nodes", "get", "list", "watch"),
-		rule("", "persistentvolumes", "list", "watch"),
-		rule("events.k8s.io", "events", "create"),
+	events, classes := rule("events.k8s.io", "events", "create"), rule("storage.k8s.io", "storageclasses", "list", "watch")
+	rules := func(volumes, claims, contents []string, more ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
+		found := []rbacv1.PolicyRule{rule("", "nodes", "get", "list", "watch"), rule("", "persistentvolumes", volumes...), events}
+		if claims != nil {
+			found = append(found, rule("", "persistentvolumeclaims", claims...), classes)
+		}
+		if len(more) > 0 && more[0].Resources[0] == "volumesnapshots" {
+			found, more = append(found, more[0]), more[1:]
+		}
+		return slices.Concat(found, []rbacv1.PolicyRule{rule(snapshots, "volumesnapshotcontents", contents...)}, more)
 	}
-	steering := []rbacv1.PolicyRule{
-		rule("", "persistentvolumeclaims", "list", "watch", "patch"),
-		rule("storage.k8s.io", "storageclasses", "list", "watch"),
-		rule(snapshots, "volumesnapshots", "list", "watch"),
-	}
-	reading, labels := rule(snapshots, "volumesnapshotcontents", "list", "watch"), rule(snapshots, "volumesnapshotcontents", "list", "watch", "patch")
+	read, write := []string{"list", "watch"}, []string{"list", "watch", "patch"}
+	steered := rule(snapshots, "volumesnapshots", read...)
+	capacities, pods := rule("storage.k8s.io", "csistoragecapacities", read...), rule("", "pods", read...)
+	lost := []string{"rootcellar-fleet-volumes", "rootcellar-fleet-volumes-deleted"}
 	for set, want := range map[string]struct {
 		flags    []string
 		rules    []rbacv1.PolicyRule
+		here     []rbacv1.PolicyRule
 		policies []string
 	}{
-		"fleet.oldSnapshots=true": {[]string{"--steer", "--label", "--label-old"}, slices.Concat(always, steering, []rbacv1.PolicyRule{labels}),
-			[]string{"rootcellar-fleet-claims", "rootcellar-fleet-contents"}},
-		"fleet.labels=false":   {[]string{"--steer"}, slices.Concat(always, steering, []rbacv1.PolicyRule{reading}), []string{"rootcellar-fleet-claims"}},
-		"fleet.steering=false": {[]string{"--label"}, slices.Concat(always, []rbacv1.PolicyRule{labels}), []string{"rootcellar-fleet-contents"}},
+		"fleet.oldSnapshots=true": {[]string{"--steer", "--label", "--label-old", "--compare"}, rules(read, write, write, steered),
+			[]rbacv1.PolicyRule{capacities, pods}, []string{"rootcellar-fleet-claims", "rootcellar-fleet-contents"}},
+		"fleet.labels=false,fleet.inventory=false": {[]string{"--steer"}, rules(read, write, read, steered), []rbacv1.PolicyRule{capacities},
+			[]string{"rootcellar-fleet-claims"}},
+		"fleet.steering=false,fleet.inventory=false": {[]string{"--label"}, rules(read, nil, write), nil, []string{"rootcellar-fleet-contents"}},
+		"fleet.steering=false,fleet.labels=false":    {[]string{"--compare"}, rules(read, nil, read), []rbacv1.PolicyRule{pods}, nil},
+		"fleet.steering=false,fleet.labels=false,fleet.inventory=false,fleet.finishDeletions=true": {[]string{"--finish"},
+			rules([]string{"list", "watch", "patch", "delete"}, write, write), nil,
+			slices.Concat([]string{"rootcellar-fleet-claims"}, lost, []string{"rootcellar-fleet-contents"})},
+		"fleet.steering=false,fleet.labels=false,fleet.releaseClaims=true": {[]string{"--compare", "--release"},
+			rules([]string{"get", "list", "watch", "patch", "delete"}, []string{"list", "watch", "delete"}, read,
+				rule("", "pods", "list"), rule("apps", "statefulsets", "get")), []rbacv1.PolicyRule{pods},
+			slices.Concat([]string{"rootcellar-fleet-claims-deleted"}, lost)},
 	} {
 		t.Run(set, func(t *testing.T) {
 			found := objects(t, withFleet, "--set="+set)
 			arguments := named[*appsv1.Deployment](t, found).Spec.Template.Spec.Containers[0].Args
-			same(t, arguments[:len(arguments)-2], want.flags)
+			arguments = slices.DeleteFunc(arguments, func(argument string) bool { return strings.Contains(argument, "=") })
+			same(t, arguments, want.flags)
 			same(t, named[*rbacv1.ClusterRole](t, found).Rules, want.rules)
 			account := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "rootcellar-fleet", Namespace: "rootcellar-system"}}
 			same(t, named[*rbacv1.ClusterRoleBinding](t, found).Subjects, account)
-			// The capacities are for steering.
-			same(t, len(all[*rbacv1.Role](found)), 1+strings.Count(strings.Join(want.flags, " "), "--steer"))
-			if want.flags[0] == "--steer" {
-				same(t, named[*rbacv1.Role](t, found).Rules, []rbacv1.PolicyRule{rule("storage.k8s.io", "csistoragecapacities", "list", "watch")})
+			if want.here != nil {
+				same(t, named[*rbacv1.Role](t, found).Rules, want.here)
 				same(t, named[*rbacv1.RoleBinding](t, found).Subjects, account)
 			}
+			// Each driver has the key of its page, and the others no Secret.
+			driver := all[*appsv1.DaemonSet](found)[0].Spec.Template.Spec
+			reads := slices.Contains(want.flags, "--compare")
+			same(t, slices.Contains(driver.Containers[0].Args, "--inventory-key=/etc/rootcellar/inventory/key"), reads)
+			same(t, len(all[*corev1.Secret](found)) == 1, reads)
 
 			var policies, bound []string
 			for _, policy := range all[*admissionv1.ValidatingAdmissionPolicy](found) {
@@ -134,6 +155,8 @@ fleet:
   nodeSelector: {role: control}
   tolerations: [{key: g, operator: Exists}]
   affinity: {podAffinity: {}}
+  delays: {absent: 1h, retired: 1m, compare: 2m}
+  key: {secretName: mine}
 imagePullSecrets: [{name: s}]
 serviceAccount: {annotations: {e: f}}
 log: {format: json, level: debug}
@@ -148,7 +171,9 @@ httpAddress: "[::]"
 	container := pod.Containers[0]
 	same(t, container.Image, "my/f:v9")
 	same(t, container.ImagePullPolicy, corev1.PullAlways)
-	same(t, container.Args[2:], []string{"--http=[::]:9809", "--log-format=json"})
+	same(t, container.Args[4:], []string{"--absent-for=1h", "--retired-for=1m", "--compare-every=2m", "--http=[::]:9809", "--log-format=json"})
+	same(t, len(all[*corev1.Secret](found)), 0)
+	same(t, pod.Volumes[1].Secret.SecretName, "mine")
 	same(t, variable(container, "RUST_LOG"), "debug")
 	same(t, container.Env[0].ValueFrom.FieldRef.FieldPath, "metadata.namespace")
 	same(t, container.Resources.Limits.Memory().String(), "2Gi")

@@ -272,17 +272,63 @@ capabilities:
                 fieldPath: metadata.namespace
 {{- end -}}
 
-{{/* The validations of a policy for parts of an object that stay the same. Takes a list of maps of the metadata. */}}
-{{- define "rootcellar.fleetUnchanged" -}}
+{{/* The volume with the key of the drivers' pages. The driver starts without it, and then has no inventory. */}}
+{{- define "rootcellar.inventoryKey" -}}
+- name: inventory
+  secret:
+    secretName: {{ .Values.fleet.key.secretName | default "rootcellar-inventory" | quote }}
+    optional: true
+{{- end -}}
+
+{{/* The start of a policy for the controller's account. Takes context, name, groups, resources and operation. */}}
+{{- define "rootcellar.fleetPolicy" }}
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- include "rootcellar.labels" .context | nindent 4 }}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      # RBAC grants the account no other operation and no subresource.
+      - apiGroups: [{{ .group | quote }}]
+        apiVersions: ["*"]
+        operations: [{{ .operation }}]
+        resources: [{{ .resource }}]
+  matchConditions:
+    - name: account
+      expression: request.userInfo.username == {{ printf "system:serviceaccount:%s:rootcellar-fleet" .context.Release.Namespace | squote }}
+{{- end -}}
+
+{{/* CEL: these lists or maps of the metadata are as before. An absent one counts as an empty one. */}}
+{{- define "rootcellar.fleetSame" -}}
 {{- $empty := dict "finalizers" "[]" "ownerReferences" "[]" -}}
-- expression: object.spec == oldObject.spec
-  message: the spec may not change
-  reason: Forbidden
-{{- range concat . (list "finalizers" "ownerReferences") }}
-- expression: object.metadata.?{{ . }}.orValue({{ get $empty . | default "{}" }}) == oldObject.metadata.?{{ . }}.orValue({{ get $empty . | default "{}" }})
-  message: the {{ . }} may not change
-  reason: Forbidden
-{{- end }}
+{{- $same := list -}}
+{{- range . -}}
+{{- $or := get $empty . | default "{}" -}}
+{{- $same = append $same (printf "object.metadata.?%s.orValue(%s) == oldObject.metadata.?%s.orValue(%s)" . $or . $or) -}}
+{{- end -}}
+{{ join " && " $same }}
+{{- end -}}
+
+{{/* CEL: a map of the metadata is as before but for one key. Takes of and key. */}}
+{{- define "rootcellar.fleetSameBut" -}}
+{{- $before := printf "oldObject.metadata.?%s.orValue({})" .of -}}
+{{- $after := printf "object.metadata.?%s.orValue({})" .of -}}
+{{ $after }}.all(k, k == '{{ .key }}' || (k in {{ $before }} && {{ $before }}[k] == {{ $after }}[k])) && {{ $before }}.all(k, k == '{{ .key }}' || k in {{ $after }})
+{{- end -}}
+
+{{/* CEL: the value of a key of a map of the metadata. Takes which (object or oldObject), of and key. */}}
+{{- define "rootcellar.fleetValue" -}}
+{{ .which }}.metadata.?{{ .of }}.orValue({})[?'{{ .key }}'].orValue('')
+{{- end -}}
+
+{{/* CEL: an object in deletion loses this finalizer and nothing else. */}}
+{{- define "rootcellar.fleetWithout" -}}
+has(oldObject.metadata.deletionTimestamp) && oldObject.metadata.?finalizers.orValue([]).exists(f, f == '{{ . }}') && object.metadata.?finalizers.orValue([]) == oldObject.metadata.?finalizers.orValue([]).filter(f, f != '{{ . }}')
 {{- end -}}
 
 {{/* The binding of a policy with the same name. Takes context and name. */}}
