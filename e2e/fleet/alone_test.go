@@ -40,6 +40,7 @@ func (s *scenario) extra(name, size string) *machine {
 	s.Cleanup(func() {
 		m.stop()
 		_, _ = command(backgroundContext, "kubectl", "delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
+		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 	})
 	return m
 }

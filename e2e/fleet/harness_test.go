@@ -359,7 +359,7 @@ func (s *scenario) gone(kind, name string) {
 func (s *scenario) events(kind, name string) []eventsv1.Event {
 	s.Helper()
 	space := s.namespace
-	if kind == "VolumeSnapshotContent" || kind == "PersistentVolume" {
+	if kind == "VolumeSnapshotContent" || kind == "PersistentVolume" || kind == "Node" {
 		space = metav1.NamespaceDefault
 	}
 	list, err := client.EventsV1().Events(space).List(s.Context(), metav1.ListOptions{})

@@ -91,6 +91,10 @@ func TestFleet(t *testing.T) {
 	}
 	stage("side by side", true, beside, whole)
 	stage("one by one", false, alone, whole)
+	stage("lost nodes", false, lost, func(s *scenario) {
+		whole(s)
+		s.control(losing...)
+	})
 }
 
 var results struct {

@@ -106,17 +106,34 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// pause stops the program, and returns the function that continues it.
+// pause stops the program, and returns the function that continues it. On a busy machine the signal arrives late.
 func (p *process) pause(s *scenario) func() {
 	s.must(p.Process.Signal(syscall.SIGSTOP))
+	s.eventually("the program is stopped", patience, func() string {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
+		s.must(err)
+		for _, file := range stats {
+			// The state follows the name, which may have any character.
+			text, err := os.ReadFile(file)
+			if _, rest, _ := strings.Cut(string(text), ") "); err != nil || !strings.HasPrefix(rest, "T") {
+				return fmt.Sprint(file, ": ", rest, err)
+			}
+		}
+		return ""
+	})
 	resume := sync.OnceFunc(func() { _ = p.Process.Signal(syscall.SIGCONT) })
 	s.Cleanup(resume)
 	return resume
 }
 
+// key is the file with the key of the drivers' pages.
+var key = filepath.Join(run, "inventory-key")
+
 // machine is a node: its objects, its disks and its programs.
 type machine struct {
 	name, dir string
+	// port is that of the driver's page.
+	port int
 	// value is that of the topology label.
 	value string
 
@@ -131,7 +148,7 @@ var sidecars = map[string][]string{}
 // render returns the objects of the chart with snapshots and rootcellar-fleet.
 func render() []*unstructured.Unstructured {
 	text, err := exec.Command("helm", "template", "rootcellar", filepath.Join(root, "deploy/chart"), "--kube-version", "1.36.0",
-		"--namespace", system, "--set", "snapshots.enabled=true,fleet.enabled=true,namespace.create=true").Output()
+		"--namespace", system, "--set", "snapshots.enabled=true,fleet.enabled=true,fleet.finishDeletions=true,fleet.releaseClaims=true,namespace.create=true").Output()
 	if err != nil {
 		panic(fmt.Sprint(err, string(text)))
 	}
@@ -223,7 +240,7 @@ func (s *scenario) addNode(name, size string) *machine {
 	s.Helper()
 	rig.number++
 	// reap.sh removes directories of these names, and the path of a socket is short.
-	m := &machine{name: name, value: name, dir: filepath.Join(run, fmt.Sprint("node", rig.number))}
+	m := &machine{name: name, value: name, dir: filepath.Join(run, fmt.Sprint("node", rig.number)), port: 9820 + rig.number}
 	m.disk(s, "default", size, "xfs")
 	m.disk(s, "slow", "600M", "ext4")
 	m.startDriver()
@@ -265,7 +282,7 @@ func (m *machine) startDriver() {
 		}
 	}
 	arguments := []string{"serve", "--endpoint", m.socket(), "--node", m.name, "--state-dir", filepath.Join(m.dir, "state"),
-		"--kubelet-dir", filepath.Join(m.dir, "kubelet")}
+		"--kubelet-dir", filepath.Join(m.dir, "kubelet"), "--http", fmt.Sprint("127.0.0.1:", m.port), "--inventory-key", key}
 	for _, pool := range []string{"default", "slow"} {
 		arguments = append(arguments, "--pool", pool+"="+filepath.Join(m.dir, "pools", pool)+",init,require-mount")
 	}
@@ -320,8 +337,9 @@ func (m *machine) register(s *scenario) {
 	}}}}
 	_, err = client.StorageV1().CSINodes().Create(s.Context(), info, metav1.CreateOptions{})
 	s.must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: m.pod()}, Spec: sleeper()}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: m.pod(), Labels: map[string]string{"app.kubernetes.io/name": "rootcellar"}}, Spec: sleeper()}
 	pod.Spec.NodeName = m.name
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: int32(m.port)}}
 	s.eventually("the pod of the driver is created", patience, func() string {
 		_, err := client.CoreV1().Pods(system).Create(s.Context(), pod, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -329,12 +347,31 @@ func (m *machine) register(s *scenario) {
 		}
 		return ""
 	})
+	s.kubectl("--namespace", system, "patch", "pod", m.pod(), "--subresource=status", "--type=merge", "--patch",
+		`{"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}`)
 }
 
 // unregister deletes the node's objects, as a cloud does for a machine that it has removed.
 func (m *machine) unregister(s *scenario) {
 	s.Helper()
 	s.kubectl("delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
+	s.kubectl("--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
+}
+
+// lose has the node gone with its machine.
+func (m *machine) lose(s *scenario) {
+	s.Helper()
+	m.stop()
+	m.unregister(s)
+}
+
+// back has the node in the cluster again, with its programs.
+func (m *machine) back(s *scenario) {
+	s.Helper()
+	m.startDriver()
+	m.register(s)
+	m.startProvisioner()
+	m.startSnapshotter()
 }
 
 // stop ends the programs of the node.
@@ -376,6 +413,7 @@ func nodes() []*machine { return []*machine{rig.node1, rig.node2, rig.node3} }
 // build starts everything but the controller.
 func (s *scenario) build() {
 	s.Helper()
+	s.must(os.WriteFile(key, []byte("the key of the pages of all drivers\n"), 0o600))
 	s.install()
 	rig.scheduling, rig.labelling, rig.fleet = newProxy("scheduler"), newProxy("snapshot-controller"), newProxy("fleet")
 	// The scheduler compares whole percents, so a claim of 64Mi must be one of the smaller nodes' and none of node3's.

@@ -49,7 +49,7 @@ pub(crate) struct Lost<'a> {
     view: &'a View,
     watched: &'a Watched,
     present: HashSet<&'a str>,
-    delays: &'a Delays,
+    pub(crate) delays: &'a Delays,
     now: Instant,
     /// How many places with volumes are absent, of how many, if that is too many.
     too_many: Option<(usize, usize)>,

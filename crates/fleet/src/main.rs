@@ -154,6 +154,10 @@ pub(crate) struct Delays {
     /// Report a difference that two looks show with so much time between them
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     compare_every: Duration,
+
+    /// Undo a release when its reason to be undone has held for so long, after which no deletion is under way any more
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_time, hide = true)]
+    undo_after: Duration,
 }
 
 impl Delays {

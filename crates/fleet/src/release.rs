@@ -13,9 +13,6 @@ use crate::report::Report;
 use crate::round::{About, Change, Due, Live, Step, Verdict};
 use crate::view::View;
 
-/// How long the reason for an undo must hold. A deletion of the claim that the API server still has in hand, even of an
-/// earlier process, comes to its end meanwhile.
-const SETTLED: Duration = Duration::from_mins(2);
 /// The least time between the beginnings of two releases: the csi-provisioner of every node answers each with a write.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -147,7 +144,8 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// Puts the policy back, unless the claim is about to go: its data would be deleted with it.
+    /// Puts the policy back, unless the claim is about to go: its data would be deleted with it. The API server may still
+    /// have a deletion in hand, even of an earlier process, so this waits.
     fn undo(&mut self, volume: &Volume, claim: &Claim, due: &mut Due) -> Verdict {
         if claim.deleting || volume.deleting {
             self.releases.undo.remove(&volume.identity.uid);
@@ -155,7 +153,7 @@ impl<'a> Round<'a> {
         }
         let uid = volume.identity.uid.clone();
         let since = *self.releases.undo.entry(uid).or_insert(self.now);
-        if !due.has_come(since + SETTLED, self.now) {
+        if !due.has_come(since + self.lost.delays.undo_after, self.now) {
             return Verdict::Rest;
         }
         let node = volume.place.clone();

@@ -73,6 +73,7 @@ impl World {
                     absent_for: Duration::from_mins(30),
                     retired_for: Duration::from_mins(5),
                     compare_every: Duration::from_mins(10),
+                    undo_after: Duration::from_mins(2),
                 },
             },
         }
