@@ -68,7 +68,7 @@ step() { # NAME COMMAND [argument...]
 }
 arch=$(dpkg --print-architecture)
 if [ "$what" = fleet ]; then
-    step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --workspace
+    step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --bin rootcellar-migrate --workspace
 elif [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
     step image contained hack/image.sh "$arch"
 else
@@ -138,7 +138,7 @@ migration)
 fleet)
     # Nothing renews the nodes' leases, and the scheduler calls the API server through a proxy of the test.
     export NODES='' CONTROLLERS='*,-node-lifecycle-controller,-taint-eviction-controller' SCHEDULER=''
-    export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet"
+    export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet" MIGRATE="$target/debug/rootcellar-migrate"
     step fleet cluster fleet -test.timeout 60m "$@"
     ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;

@@ -28,6 +28,7 @@ var lost = []entry{
 	{"a volume whose own policy is Retain stays after its claim is released", retainedRelease},
 	{"a retired pool is released, and an adopted one is not", retiredPool},
 	{"deletions that wait for a gone node are finished", finished},
+	{"the plan of a person releases claims, and is undone after each step", planned},
 	{"nothing is released or finished while many nodes are absent", manyAbsent},
 	{"volumes and objects without each other are reported, and the printed commands resolve that", differences},
 }
@@ -225,6 +226,8 @@ func killedInRelease(s *scenario) {
 	}
 }
 
+// backInRelease has the node back when a write is due, and drops that write, so that the controller has to look again.
+//
 // Proves: F9.
 func backInRelease(s *scenario) {
 	class := s.releasing()
@@ -233,16 +236,24 @@ func backInRelease(s *scenario) {
 		m := s.extra("back-"+fmt.Sprint(i), "1G")
 		file := s.set(set, class, m)
 		volume := s.volumeOf(set)
+		var resume []func()
+		if write.name == "the finalizer" {
+			// Otherwise a provisioner takes it off, because the policy is Retain.
+			for _, other := range nodes() {
+				resume = append(resume, other.provisioner.pause(s))
+			}
+		}
 		held := rig.fleet.hold(s, write.of(s, set, volume))
 		m.lose(s)
 		s.evict(set)
-		c := held.wait(s, "the controller writes "+write.name)
+		held.wait(s, "the controller writes "+write.name)
 		m.back(s)
-		if status := held.release(s, c); status >= 300 {
-			s.Logf("%s: status %d", write.name, status)
+		held.drop()
+		for _, again := range resume {
+			again()
 		}
 		switch write.name {
-		case "Retain":
+		case "Retain", "the claim":
 			s.eventually("the policy is put back", patience, func() string {
 				found := s.volume(volume)
 				if found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || found.Annotations["rootcellar.dev/policy-before-release"] != "" {
@@ -250,20 +261,15 @@ func backInRelease(s *scenario) {
 				}
 				return ""
 			})
-			if got := s.volumeOf(set); got != volume {
-				s.Fatalf("the claim has volume %s", got)
+			if claim := s.theClaim("data-" + set + "-0"); claim.Spec.VolumeName != volume || claim.DeletionTimestamp != nil {
+				s.Errorf("the claim: %s, %v", claim.Spec.VolumeName, claim.DeletionTimestamp)
 			}
-		case "the claim":
-			// The volume keeps its data, and waits for a person.
-			s.eventually("the volume is released", patience, func() string {
-				if found := s.volume(volume); found.Status.Phase != corev1.VolumeReleased {
-					return string(found.Status.Phase)
-				}
-				return ""
-			})
-			s.always("the volume stays", 6*time.Second, func() string {
-				if found := s.volume(volume); found.DeletionTimestamp != nil || found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
-					return fmt.Sprint(found.DeletionTimestamp, found.Spec.PersistentVolumeReclaimPolicy)
+			s.scheduled(set+"-0", m)
+		case "the volume":
+			s.always("the volume keeps its data, and waits for a person", 6*time.Second, func() string {
+				found := s.volume(volume)
+				if found.DeletionTimestamp != nil || found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || found.Status.Phase != corev1.VolumeReleased {
+					return fmt.Sprint(found.DeletionTimestamp, found.Spec.PersistentVolumeReclaimPolicy, found.Status.Phase)
 				}
 				return ""
 			})
@@ -437,6 +443,84 @@ func finished(s *scenario) {
 	m.back(s)
 	s.event("Node", m.name, "VolumeWithoutPersistentVolume")
 	s.intact(file)
+}
+
+// Proves: F13.
+func planned(s *scenario) {
+	m := s.extra("planned", "1G")
+	s.set("db", "late", m)
+	volume, key := s.volumeOf("db"), s.namespace+"/data-db-0"
+	s.claim("source", "late", naming(m.name))
+	s.bound("source", m)
+	content := s.take("taken", "source")
+	s.uncontrol()
+	s.Cleanup(func() { s.control(losing...) })
+	m.lose(s)
+	for _, other := range nodes() {
+		s.Cleanup(other.provisioner.pause(s))
+	}
+	s.claim("waits", "late", naming(m.name))
+	s.kubectl("delete", "volumesnapshot", "taken", "--wait=false")
+	s.eventually("the content is in deletion", patience, func() string {
+		if s.content(content).GetDeletionTimestamp() == nil {
+			return "not yet"
+		}
+		return ""
+	})
+	objects, plan := filepath.Join(m.dir, "objects.json"), filepath.Join(m.dir, "plan.sh")
+	s.must(os.WriteFile(objects, []byte(s.kubectl("get", "pv,pvc,pods,nodes,statefulsets,volumesnapshotcontents", "-A", "-o", "json")), 0o600))
+	_, err := command(s.Context(), os.Getenv("MIGRATE"), "gone", m.name, "--objects", objects, "--to", plan)
+	s.must(err)
+	step := func(verb, step, object string) (string, error) {
+		return command(s.Context(), "sh", plan, verb, step, object)
+	}
+	works := func(verb, name, object string) {
+		s.Helper()
+		_, err := step(verb, name, object)
+		s.must(err)
+	}
+	refuses := func(verb, name, object, reason string) {
+		s.Helper()
+		if out, err := step(verb, name, object); err == nil || !strings.Contains(out, reason) {
+			s.Fatalf("%s %s %s: %v, %s", verb, name, object, err, out)
+		}
+	}
+	refuses("check", "retain", key, "is 'Delete', not 'Retain'")
+	refuses("do", "claim", key, "is 'Delete', not 'Retain'")
+	works("do", "retain", key)
+	works("do", "retain", key)
+	works("undo", "retain", key)
+	if found := s.volume(volume); found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+		s.Fatalf("after undo the policy is %s", found.Spec.PersistentVolumeReclaimPolicy)
+	}
+	works("do", "retain", key)
+	refuses("do", "claim", key, "on node "+m.name)
+	works("undo", "claim", key)
+	s.evict("db")
+	works("do", "claim", key)
+	refuses("undo", "claim", key, "The claim was deleted")
+	// The set has made it anew, and no step touches the new one.
+	s.eventually("the claim is made anew", patience, func() string {
+		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	works("do", "claim", key)
+	s.theClaim("data-db-0")
+	refuses("undo", "retain", key, "the claim of "+volume)
+	works("do", "volume", key)
+	works("do", "volume", key)
+	refuses("undo", "volume", key, "rootcellar volume manifest")
+	works("do", "snapshot", "content/"+content)
+	works("do", "forget", s.namespace+"/waits")
+	if node := s.theClaim("waits").Annotations[selected]; node != "" {
+		s.Errorf("the claim still names %s", node)
+	}
+	s.gone("volumesnapshot", "taken")
+	m.register(s)
+	refuses("do", "retain", s.namespace+"/source", "node "+m.name+" is in the cluster")
 }
 
 // Proves: F9, F11.

@@ -31,6 +31,7 @@ pub(crate) struct Cluster {
     pub(crate) stateful_sets: Vec<Workload>,
     pub(crate) deployments: Vec<Workload>,
     pub(crate) classes: Vec<Class>,
+    pub(crate) contents: Vec<Content>,
     /// The kinds of which the input has objects.
     kinds: BTreeSet<String>,
 }
@@ -253,6 +254,19 @@ pub(crate) struct Class {
     pub(crate) allow_volume_expansion: bool,
 }
 
+#[derive(Debug, Deserialize)]
+pub(crate) struct Content {
+    pub(crate) metadata: Metadata,
+    #[serde(default)]
+    pub(crate) spec: ContentSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ContentSpec {
+    pub(crate) driver: String,
+}
+
 /// Reads values that follow each other, each an object or a list of objects.
 pub(crate) fn stream(text: &[u8]) -> Result<Vec<Value>, String> {
     let mut all = Vec::new();
@@ -304,10 +318,16 @@ impl Cluster {
             "StatefulSet" => self.stateful_sets.push(typed(&json)?),
             "Deployment" => self.deployments.push(typed(&json)?),
             "StorageClass" => self.classes.push(typed(&json)?),
+            "VolumeSnapshotContent" => self.contents.push(typed(&json)?),
             _ => return Ok(()),
         }
         self.kinds.insert(kind);
         Ok(())
+    }
+
+    /// Whether the input has an object of the kind.
+    pub(crate) fn has(&self, kind: &str) -> bool {
+        self.kinds.contains(kind)
     }
 
     /// A sentence for each kind that the input lacks.
@@ -347,18 +367,24 @@ impl PodSpec {
 impl Workload {
     /// Whether its pods use a claim of its namespace.
     pub(crate) fn uses(&self, claim: &Metadata) -> bool {
+        self.metadata.namespace == claim.namespace
+            && (self.spec.template.spec.mounts(&claim.name) || self.makes(claim))
+    }
+
+    /// Whether it is a `StatefulSet` with a template for the claim.
+    pub(crate) fn makes(&self, claim: &Metadata) -> bool {
         let Metadata {
             name, namespace, ..
         } = &self.metadata;
+        let mut templates = self.spec.volume_claim_templates.iter();
         *namespace == claim.namespace
-            && (self.spec.template.spec.mounts(&claim.name)
-                || self.spec.volume_claim_templates.iter().any(|template| {
-                    let prefix = format!("{}-{name}-", template.metadata.name);
-                    let ordinal = claim.name.strip_prefix(&prefix);
-                    ordinal.is_some_and(|text| {
-                        !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
-                    })
-                }))
+            && templates.any(|template| {
+                let prefix = format!("{}-{name}-", template.metadata.name);
+                let ordinal = claim.name.strip_prefix(&prefix);
+                ordinal.is_some_and(|text| {
+                    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+                })
+            })
     }
 
     /// Its number of pods; Kubernetes' default is one.

@@ -1,10 +1,12 @@
-//! The `rootcellar-migrate` binary: plans that move the volumes of other systems into pools. It reads files, writes
+//! The `rootcellar-migrate` binary: plans that move the volumes of other systems into pools, or release those of a lost
+//! node. It reads files, writes
 //! only the plan, and needs neither a cluster nor privileges.
 
 #![forbid(unsafe_code)]
 
 mod cluster;
 mod documents;
+mod gone;
 mod plan;
 mod planned;
 mod pods;
@@ -28,7 +30,7 @@ use source::System;
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
 
-/// Plan the migration of volumes of other systems into pools of rootcellar
+/// Plan the migration of volumes of other systems into pools of rootcellar, or the release of those of a lost node
 #[derive(Debug, Parser)]
 #[command(name = "rootcellar-migrate", version)]
 struct Cli {
@@ -40,6 +42,10 @@ struct Cli {
 enum Command {
     /// Print a shell script with the steps for each claim, their checks and the way back; changes nothing
     Plan(Box<Options>),
+
+    /// Print a shell script that releases the objects which a lost node left behind, with checks and the way back; changes
+    /// nothing
+    Gone(gone::Options),
 }
 
 #[derive(Debug, Args)]
@@ -170,8 +176,11 @@ fn main() -> ExitCode {
             };
         }
     };
-    let Command::Plan(options) = command;
-    match run(&options) {
+    let done = match command {
+        Command::Plan(options) => run(&options),
+        Command::Gone(options) => run_gone(&options),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(problem) => {
@@ -189,14 +198,25 @@ fn run(options: &Options) -> Result<bool, String> {
     let cluster = read(&options.objects, Cluster::parse)?;
     let pools = read(&options.pools, Pools::parse)?;
     let report = Report::new(&cluster, &pools, options);
-    let text = script::Script(&report).to_string();
-    let (written, target) = match &options.to {
-        Some(path) => (make_file(path, &text), path.display().to_string()),
-        None => (io::stdout().write_all(text.as_bytes()), "stdout".to_owned()),
-    };
-    written.map_err(|error| format!("write to {target}: {error}"))?;
+    write(&report.script().to_string(), options.to.as_deref())?;
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
     Ok(!is_refused && !report.claims.is_empty())
+}
+
+/// Prints the plan for a lost node. False if the node left nothing behind.
+fn run_gone(options: &gone::Options) -> Result<bool, String> {
+    let cluster = read(&options.objects, Cluster::parse)?;
+    let report = gone::Report::new(&cluster, options)?;
+    write(&report.script().to_string(), options.to.as_deref())?;
+    Ok(!report.is_empty())
+}
+
+fn write(text: &str, to: Option<&Path>) -> Result<(), String> {
+    let (written, target) = match to {
+        Some(path) => (make_file(path, text), path.display().to_string()),
+        None => (io::stdout().write_all(text.as_bytes()), "stdout".to_owned()),
+    };
+    written.map_err(|error| format!("write to {target}: {error}"))
 }
 
 /// Makes a new file, or leaves none.

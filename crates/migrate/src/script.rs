@@ -9,34 +9,53 @@ use clap::builder::PossibleValue;
 use crate::Report;
 use crate::planned::{Plan, Planned};
 
-const STEPS: &str = include_str!("plan.sh");
-
-pub(crate) struct Script<'a>(pub(crate) &'a Report);
+/// A script for a person.
+pub(crate) struct Script<'a> {
+    pub(crate) title: &'static str,
+    /// The argument that names an object, for the comment.
+    pub(crate) argument: &'static str,
+    pub(crate) report: String,
+    /// The variables of each object.
+    pub(crate) facts: Vec<(&'a str, &'a [(&'static str, String)])>,
+    pub(crate) steps: &'static str,
+}
 
 impl Display for Script<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "#!/bin/sh\n# Migration to rootcellar. Read the report before the first step.\n",
-        )?;
-        writeln!(f, "report={}", quote(self.0.to_string().trim_end()))?;
-        f.write_str("\nfacts() { # NAMESPACE/CLAIM\n    case $1 in\n")?;
-        for plan in &self.0.claims {
-            let Some(planned) = &plan.planned else {
-                continue;
-            };
-            writeln!(f, "    {})", quote(&plan.claim))?;
-            for (name, value) in &planned.variables {
+        writeln!(f, "#!/bin/sh\n# {}", self.title)?;
+        writeln!(f, "report={}", quote(self.report.trim_end()))?;
+        writeln!(f, "\nfacts() {{ # {}\n    case $1 in", self.argument)?;
+        for (key, variables) in &self.facts {
+            writeln!(f, "    {})", quote(key))?;
+            for (name, value) in *variables {
                 writeln!(f, "{name}={}", quote(value))?;
             }
             f.write_str("        ;;\n")?;
         }
-        write!(f, "    *) return 1 ;;\n    esac\n}}\n\n{STEPS}")
+        write!(f, "    *) return 1 ;;\n    esac\n}}\n\n{}", self.steps)
     }
 }
 
 /// A word of a shell.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+impl Report {
+    pub(crate) fn script(&self) -> Script<'_> {
+        let plans = self.claims.iter();
+        let facts = plans.filter_map(|plan| {
+            let planned = plan.planned.as_ref()?;
+            Some((&*plan.claim, &planned.variables[..]))
+        });
+        Script {
+            title: "Migration to rootcellar. Read the report before the first step.",
+            argument: "NAMESPACE/CLAIM",
+            report: self.to_string(),
+            facts: facts.collect(),
+            steps: include_str!("plan.sh"),
+        }
+    }
 }
 
 impl Display for Report {
@@ -50,7 +69,7 @@ impl Display for Report {
     }
 }
 
-fn list(f: &mut Formatter<'_>, title: &str, lines: &[String]) -> fmt::Result {
+pub(crate) fn list(f: &mut Formatter<'_>, title: &str, lines: &[String]) -> fmt::Result {
     if lines.is_empty() {
         return Ok(());
     }

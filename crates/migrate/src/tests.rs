@@ -1,3 +1,4 @@
+mod gone;
 mod steps;
 
 use serde_json::{Value, json};
@@ -44,8 +45,10 @@ fn options(line: &str) -> Options {
         "--image=registry.example/rc:1",
     ];
     let words = words.into_iter().chain(line.split_whitespace());
-    let Command::Plan(options) = Cli::try_parse_from(words).unwrap().command;
-    *options
+    match Cli::try_parse_from(words).unwrap().command {
+        Command::Plan(options) => *options,
+        Command::Gone(_) => panic!("another command"),
+    }
 }
 
 fn report(objects: &[Value], line: &str) -> Report {

@@ -32,7 +32,7 @@ impl Cluster {
     fn new(objects: &[Value], line: &str) -> Self {
         let report = report(objects, line);
         let dir = tempfile::tempdir().unwrap();
-        let script = script::Script(&report).to_string();
+        let script = report.script().to_string();
         let cluster = Self {
             dir,
             plan: only(report),
