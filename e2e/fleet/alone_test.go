@@ -39,10 +39,32 @@ func (s *scenario) extra(name, size string) *machine {
 	m := s.addNode(name, size)
 	s.Cleanup(func() {
 		m.stop()
+		s.forget(m)
 		_, _ = command(backgroundContext, "kubectl", "delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
 		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 	})
 	return m
+}
+
+// forget removes the volumes of a node and their users, because a node that is missing with volumes changes the decisions of
+// the next scenario.
+func (s *scenario) forget(m *machine) {
+	run := func(arguments ...string) {
+		_, _ = command(backgroundContext, "kubectl", append([]string{"--namespace", s.namespace}, arguments...)...)
+	}
+	run("delete", "statefulsets", "--all")
+	run("delete", "pods", "--all", "--force", "--grace-period=0")
+	volumes, _ := client.CoreV1().PersistentVolumes().List(backgroundContext, metav1.ListOptions{})
+	for _, volume := range volumes.Items {
+		if volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != m.value {
+			continue
+		}
+		if claim := volume.Spec.ClaimRef; claim != nil {
+			run("--namespace", claim.Namespace, "delete", "pvc", claim.Name, "--wait=false", "--ignore-not-found")
+		}
+		run("delete", "pv", volume.Name, "--wait=false")
+		run("patch", "pv", volume.Name, "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`)
+	}
 }
 
 // Proves: F4, F5.

@@ -140,7 +140,7 @@ func runsElsewhere(s *scenario) {
 	volume := s.volumeOf("db")
 	m.lose(s)
 	deleted := time.Now()
-	// Nobody helps: podgc deletes the pod of the gone node.
+	// Nobody helps: podgc deletes the pod of the missing node.
 	s.elsewhere("db", volume)
 	s.Logf("%v from the deletion of the Node to the scheduled pod, %v of it until podgc acts", time.Since(deleted).Round(time.Second), 40*time.Second)
 	s.intact(file)
@@ -387,7 +387,7 @@ func retiredPool(s *scenario) {
 	class := s.releasing()
 	s.set("db", class, m)
 	volume := s.volumeOf("db")
-	// The disk is gone, and the node stays.
+	// The disk is missing, and the node stays.
 	pool := filepath.Join(m.dir, "pools", "default")
 	m.driver.kill()
 	_, err := command(s.Context(), "umount", pool)

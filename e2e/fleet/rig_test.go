@@ -358,7 +358,7 @@ func (m *machine) unregister(s *scenario) {
 	s.kubectl("--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 }
 
-// lose has the node gone with its machine.
+// lose has the node missing with its machine.
 func (m *machine) lose(s *scenario) {
 	s.Helper()
 	m.stop()

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::http::StatusCode;
@@ -10,8 +11,10 @@ use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use tokio::sync::Mutex;
 
-use super::PATIENCE;
 use crate::volume::Volumes;
+
+/// The time that the state directory has to answer; a dead disk may take forever.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The fewest bytes of a key.
 const MIN_KEY: usize = 16;

@@ -1,4 +1,4 @@
-//! Deletions that nobody finishes, because the node that would is gone. The user asked for each of them, so nothing is
+//! Deletions that nobody finishes, because their node is missing. The user asked for each of them, so nothing is
 //! decided here but that the node will not do its part.
 
 use crate::lost::{Loss, Lost, Standing, place_of};
@@ -7,7 +7,7 @@ use crate::report::Report;
 use crate::round::{About, Change, Due, Step, Verdict};
 use crate::view::View;
 
-/// A volume whose claim is gone and whose data nobody can delete.
+/// A volume whose claim is deleted and whose data nobody can delete.
 pub(crate) fn volume(volume: &Volume, lost: &Lost<'_>, due: &mut Due) -> Verdict {
     if volume.phase != Phase::Released {
         return Verdict::Rest;
@@ -68,7 +68,7 @@ pub(crate) fn content(content: &Content, lost: &Lost<'_>, due: &mut Due) -> Verd
     end(about, cause, &place, (change, Some(report)), lost)
 }
 
-/// An unbound claim that a node shall provision which is gone. With a source, the claim is bound to that node's fate.
+/// An unbound claim that a missing node shall provision. With a source, the claim is bound to that node's fate.
 pub(crate) fn claim(claim: &Claim, view: &View, lost: &Lost<'_>, due: &mut Due) -> Verdict {
     let unbound = claim.volume.is_none() && !claim.bound && !claim.deleting && !claim.copies;
     let Some(node) = claim.selected.as_ref().filter(|_| unbound) else {

@@ -1,4 +1,4 @@
-//! Places that are lost: their node is gone, or somebody retired their pool.
+//! Places that are lost: their node is missing, or somebody retired their pool.
 //!
 //! Neither an absent Node nor one that is new proves that its disks are lost. So everything that follows from a lost place
 //! either finishes a deletion that somebody asked for, or leaves the data where it is. The times are those that this

@@ -131,7 +131,7 @@ pub(crate) struct Functions {
     #[arg(long, requires = "key")]
     compare: bool,
 
-    /// Finish deletions that wait for a node that is gone
+    /// Finish deletions that wait for a node that is missing
     #[arg(long)]
     finish: bool,
 
@@ -143,7 +143,7 @@ pub(crate) struct Functions {
 /// How long the controller watches before it believes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Delays {
-    /// Count a node as gone when it was absent for so long, in seconds, minutes or hours
+    /// Count a node as lost when it was absent for so long, in seconds, minutes or hours
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_time)]
     absent_for: Duration,
 

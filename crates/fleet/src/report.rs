@@ -62,11 +62,11 @@ pub(crate) enum Report {
     )]
     TooOld,
     #[error(
-        "node {node} is gone, so its part of the deletion was left out; if the disk comes back, the controller reports \
+        "node {node} is missing, so its part of the deletion was left out; if the disk comes back, the controller reports \
          the data as without an object"
     )]
     FinishedDeletion { node: String },
-    #[error("node {node}, which was to provision the claim, is gone; any node may now")]
+    #[error("node {node}, which was to provision the claim, is missing; any node may now")]
     ForgotNode { node: NodeName },
     #[error(
         "{absent} of {all} nodes with volumes are absent, which is more than a tenth, so nothing is finished or released \

@@ -66,7 +66,7 @@ impl Report {
             .collect();
         if missing.contains(&"Node") {
             return Err(
-                "the input has no Node, so nobody knows which one is gone; add nodes".to_owned(),
+                "the input has no Node, so nobody knows which one is lost; add nodes".to_owned(),
             );
         }
         let (node, place) = (&options.node, options.node.topology_value());

@@ -44,7 +44,7 @@ field() { # JSONPATH KIND/NAME [argument...]
 of_volume() { field "$1" "pv/$volume"; }
 of_claim() { field "$1" "pvc/$claim" --namespace "$namespace"; }
 
-# Succeeds if the object of the plan is gone. Another one of its name is none of the plan's.
+# Succeeds if the object of the plan is deleted. Another one of its name is none of the plan's.
 is_gone() { # KIND/NAME UID [argument...]
     object=$1 known=$2
     shift 2

@@ -30,7 +30,7 @@ pub(crate) struct Volume {
     pub(crate) place: String,
 }
 
-/// The fate of the data after the claim is gone.
+/// The fate of the data after the claim is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
     Delete,
@@ -43,7 +43,7 @@ pub(crate) enum Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Bound,
-    /// The claim is gone.
+    /// The claim is deleted.
     Released,
     Other,
 }

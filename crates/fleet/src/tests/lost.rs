@@ -1,4 +1,4 @@
-//! Nodes that are gone, and what they leave behind.
+//! Nodes that are missing, and what they leave behind.
 
 use objects::inventory::{Inventory, PoolInventory};
 use objects::{Bytes, PoolId};
@@ -6,7 +6,7 @@ use objects::{Bytes, PoolId};
 use super::*;
 use crate::pages::Page;
 
-/// A cluster of [`HERE`], [`OTHER`] and 18 more nodes with volumes, of which [`HERE`] is gone. The claim `data-db-0` on
+/// A cluster of [`HERE`], [`OTHER`] and 18 more nodes with volumes, of which [`HERE`] is missing. The claim `data-db-0` on
 /// it has a class that releases.
 fn lost() -> World {
     let mut world = World::empty();
