@@ -1,6 +1,6 @@
 //! Differences between the volumes on the nodes and the objects of the cluster.
 //!
-//! A look lists the objects first and reads the pages then. A volume exists before its `PersistentVolume` and is deleted
+//! A comparison lists the objects first and reads the pages then. A volume exists before its `PersistentVolume` and is deleted
 //! before it, so one that comes or goes meanwhile looks different once at most, in one of the two ways. Two looks, with
 //! the delay between them, have to agree. An unavailable pool, and a page that does not answer, show nothing.
 
@@ -18,7 +18,7 @@ use crate::view::View;
 use crate::wire::Kind;
 use crate::write::Writer;
 
-/// The objects of a look.
+/// The objects of a comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) volumes: Vec<Volume>,
@@ -44,17 +44,17 @@ impl Objects {
     }
 }
 
-/// A difference, and the event that tells of it.
+/// A difference, and the event that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) about: About,
     pub(crate) node: String,
-    /// The volume, snapshot or pool, without the id of its pool, which the open page must not tell.
+    /// The volume, snapshot or pool, without the id of its pool, which the open page must not show.
     pub(crate) object: String,
     pub(crate) report: Report,
 }
 
-/// The differences that a look shows, by the object and the node.
+/// The differences that a comparison shows, by the object and the node.
 pub(crate) type Differences = BTreeMap<(&'static str, String, String), Difference>;
 
 impl Difference {

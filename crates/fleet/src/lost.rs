@@ -189,7 +189,7 @@ impl Lost<'_> {
         }
     }
 
-    /// The facts to confirm before a write that follows from a loss, unless so many nodes are absent that the view or the
+    /// The facts to confirm before a write that follows from a loss, unless too many nodes are absent that the view or the
     /// cluster is not to be trusted.
     pub(crate) fn confirm(&self, loss: Loss, place: &str) -> Result<Vec<Live>, Report> {
         match (loss, self.too_many) {

@@ -106,7 +106,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the nodes, their disks, the room and the problems, from the page of the running controller
+    /// List the nodes, their disks, their free space and the problems, from the page of the running controller
     List(ListArgs),
 }
 

@@ -178,7 +178,7 @@ impl Report {
         }
     }
 
-    /// The node or the circumstance that it is about, which tells two reports of one reason apart.
+    /// The node or the circumstance that it is about, which distinguishes two reports of one reason.
     pub(crate) fn subject(&self) -> Option<&str> {
         match self {
             Self::Steered { node, .. }

@@ -38,7 +38,7 @@ const SHARE: usize = 16;
 /// The pause until the steps that a round left out.
 const NEXT_SHARE: Duration = Duration::from_millis(250);
 
-/// Something to do: a change, an event, or a change and the event that tells of it.
+/// Something to do: a change, an event, or a change and the event that reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) about: About,

@@ -23,6 +23,6 @@ pub(crate) struct View {
     pub(crate) pages: BTreeMap<String, Page>,
     /// The differences that the last two looks show.
     pub(crate) differences: Vec<Difference>,
-    /// When the last look was.
+    /// When the last comparison was.
     pub(crate) compared: Option<Instant>,
 }

@@ -54,6 +54,6 @@ pub struct PoolInventory {
 pub struct Item<I> {
     pub id: I,
     pub bytes: Bytes,
-    /// The seconds since it was created, by the clock of the node.
+    /// The seconds since it was created, as the node knows the time.
     pub age: u64,
 }
