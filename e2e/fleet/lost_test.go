@@ -31,6 +31,7 @@ var lost = []entry{
 	{"the plan of a person releases claims, and is undone after each step", planned},
 	{"nothing is released or finished while many nodes are absent", manyAbsent},
 	{"volumes and objects without each other are reported, and the printed commands resolve that", differences},
+	{"the account has the rights that these functions use, and every other write is refused", lostRights},
 }
 
 // releasing is a class whose claims are released.
@@ -231,6 +232,7 @@ func killedInRelease(s *scenario) {
 // Proves: F9.
 func backInRelease(s *scenario) {
 	class := s.releasing()
+	others := nodes()
 	for i, write := range releaseWrites {
 		set := fmt.Sprint("db", i)
 		m := s.extra("back-"+fmt.Sprint(i), "1G")
@@ -239,7 +241,7 @@ func backInRelease(s *scenario) {
 		var resume []func()
 		if write.name == "the finalizer" {
 			// Otherwise a provisioner takes it off, because the policy is Retain.
-			for _, other := range nodes() {
+			for _, other := range others {
 				resume = append(resume, other.provisioner.pause(s))
 			}
 		}
@@ -248,6 +250,7 @@ func backInRelease(s *scenario) {
 		s.evict(set)
 		held.wait(s, "the controller writes "+write.name)
 		m.back(s)
+		others = append(others, m)
 		held.drop()
 		for _, again := range resume {
 			again()

@@ -93,6 +93,10 @@ func TestFleet(t *testing.T) {
 	stage("one by one", false, alone, whole)
 	stage("lost nodes", false, lost, func(s *scenario) {
 		whole(s)
+		s.uncontrol()
+		s.grant("fleet.finishDeletions=true,fleet.releaseClaims=true")
+		rig.fleet.as(s.token())
+		rig.fleet.forget()
 		s.control(losing...)
 	})
 }

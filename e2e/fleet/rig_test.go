@@ -145,10 +145,10 @@ type machine struct {
 // sidecars are the arguments of the containers in the chart's DaemonSet, by their names.
 var sidecars = map[string][]string{}
 
-// render returns the objects of the chart with snapshots and rootcellar-fleet.
-func render() []*unstructured.Unstructured {
+// render returns the objects of the chart with snapshots, rootcellar-fleet, and these values.
+func render(values string) []*unstructured.Unstructured {
 	text, err := exec.Command("helm", "template", "rootcellar", filepath.Join(root, "deploy/chart"), "--kube-version", "1.36.0",
-		"--namespace", system, "--set", "snapshots.enabled=true,fleet.enabled=true,fleet.finishDeletions=true,fleet.releaseClaims=true,namespace.create=true").Output()
+		"--namespace", system, "--set", "snapshots.enabled=true,fleet.enabled=true,namespace.create=true,"+values).Output()
 	if err != nil {
 		panic(fmt.Sprint(err, string(text)))
 	}
@@ -173,7 +173,7 @@ func (s *scenario) install() {
 	s.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout", patience.String())
 	file := filepath.Join(run, "chart.yaml")
 	var text strings.Builder
-	for _, object := range render() {
+	for _, object := range render("fleet.inventory=false") {
 		switch object.GetKind() {
 		case "DaemonSet":
 			containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
@@ -220,6 +220,23 @@ provisioner: %[1]s
 parameters: {pool: slow, copy: allowed}
 volumeBindingMode: WaitForFirstConsumer
 `, driver))
+}
+
+// grant gives the account the rights and the policies of the functions that these values turn on.
+func (s *scenario) grant(values string) {
+	s.Helper()
+	var text strings.Builder
+	for _, object := range render(values) {
+		switch object.GetKind() {
+		case "ClusterRole", "Role", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+			line, err := object.MarshalJSON()
+			s.must(err)
+			text.WriteString("---\n" + string(line) + "\n")
+		}
+	}
+	file := filepath.Join(run, "rights.yaml")
+	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
+	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
 }
 
 // disk mounts an image with a filesystem below the node's directory. The mount ends with the namespaces of cluster.sh.

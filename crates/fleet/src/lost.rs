@@ -199,16 +199,35 @@ impl Lost<'_> {
         }
     }
 
-    /// The reason why a pool may be on a living node, if it may: a node whose page does not answer in full, or shows it.
-    /// A node that has had no driver for the whole delay has none of its pools.
-    pub(crate) fn may_be_elsewhere(&self, volume: &Volume) -> Option<Report> {
+    /// The moment from which a volume counts as lost.
+    fn lost_at(&self, volume: &Volume, loss: Loss) -> Option<Instant> {
+        let watched = self.watched;
+        match loss {
+            Loss::Absent => {
+                let since = watched.absent.get(&volume.place)?;
+                Some(*since + self.delays.absent_for)
+            }
+            Loss::Retired => {
+                let key = (self.retired_on(volume)?.to_owned(), volume.id.pool());
+                let since = watched.retired.get(&key)?;
+                Some(*since + self.delays.retired_for)
+            }
+        }
+    }
+
+    /// The reason why a pool may be on a living node, if it may: a node whose page does not answer in full since the
+    /// volume is lost, or shows the pool. A node that has had no driver for the whole delay has none of its pools.
+    pub(crate) fn may_be_elsewhere(&self, volume: &Volume, loss: Loss) -> Option<Report> {
         let retired_on = self.retired_on(volume);
+        // Without a moment, no page is new enough.
+        let lost_at = self.lost_at(volume, loss).unwrap_or(self.now);
         let mut reasons = self.view.nodes.keys().filter_map(|node| {
             let without = self.watched.without.get(node);
             if without.is_some_and(|since| *since + self.delays.absent_for <= self.now) {
                 return None;
             }
             let page = self.view.pages.get(node);
+            let page = page.filter(|page| page.asked >= lost_at);
             let problem = match page.and_then(|page| page.fresh(self.now, self.delays)) {
                 None => Some("does not answer on its page".to_owned()),
                 Some(inventory) => {

@@ -31,7 +31,7 @@ const MAX_BYTES: usize = 24 << 20;
 /// The answer of a node's page.
 #[derive(Debug, Clone)]
 pub(crate) struct Page {
-    asked: Instant,
+    pub(crate) asked: Instant,
     pub(crate) answer: Result<Inventory, String>,
 }
 

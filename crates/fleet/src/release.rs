@@ -112,7 +112,7 @@ impl<'a> Round<'a> {
             Ok(confirm) => confirm,
             Err(report) => return Verdict::Refuse(of(claim), report),
         };
-        if let Some(report) = self.lost.may_be_elsewhere(volume) {
+        if let Some(report) = self.lost.may_be_elsewhere(volume, loss) {
             return Verdict::Refuse(of(claim), report);
         }
         if self.place.is_some_and(|place| place != volume.place) {
