@@ -97,6 +97,7 @@ func TestFleet(t *testing.T) {
 		s.grant("fleet.finishDeletions=true,fleet.releaseClaims=true")
 		rig.fleet.as(s.token())
 		rig.fleet.forget()
+		lostScenarios = len(lost)
 		s.control(losing...)
 	})
 }

@@ -1,0 +1,215 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Proves: F11.
+func finished(s *scenario) {
+	m := s.extra("finished", "1G")
+	s.claim("deleted", "late", naming(m.name))
+	volume := s.bound("deleted", m)
+	file := s.write(m, volume)
+	s.claim("source", "late", naming(m.name))
+	s.bound("source", m)
+	content := s.take("taken", "source")
+	s.uncontrol()
+	m.lose(s)
+	s.claim("waits", "late", naming(m.name))
+	s.kubectl("delete", "pvc", "deleted", "--wait=false")
+	s.kubectl("delete", "volumesnapshot", "taken", "--wait=false")
+	s.eventually("the volume is released", patience, func() string {
+		if found := s.volume(volume.Name); found.Status.Phase != corev1.VolumeReleased {
+			return string(found.Status.Phase)
+		}
+		return ""
+	})
+	s.eventually("the content is in deletion", patience, func() string {
+		if s.content(content).GetDeletionTimestamp() == nil {
+			return "not yet"
+		}
+		return ""
+	})
+	s.control(losing...)
+	s.gone("pv", volume.Name)
+	s.gone("volumesnapshotcontent", content)
+	s.gone("volumesnapshot", "taken")
+	s.event("PersistentVolumeClaim", "waits", "ForgotNode")
+	s.pod("user", []string{"waits"})
+	s.scheduled("user", rig.node3)
+	s.bound("waits", rig.node3)
+	s.intact(file)
+	m.back(s)
+	s.event("Node", m.name, "VolumeWithoutPersistentVolume")
+	s.intact(file)
+}
+
+// Proves: F13.
+func planned(s *scenario) {
+	m := s.extra("planned", "1G")
+	s.set("db", "late", m)
+	volume, key := s.volumeOf("db"), s.namespace+"/data-db-0"
+	s.claim("source", "late", naming(m.name))
+	s.bound("source", m)
+	content := s.take("taken", "source")
+	s.uncontrol()
+	s.Cleanup(func() { s.control(losing...) })
+	m.lose(s)
+	for _, other := range nodes() {
+		s.Cleanup(other.provisioner.pause(s))
+	}
+	s.claim("waits", "late", naming(m.name))
+	s.kubectl("delete", "volumesnapshot", "taken", "--wait=false")
+	s.eventually("the content is in deletion", patience, func() string {
+		if s.content(content).GetDeletionTimestamp() == nil {
+			return "not yet"
+		}
+		return ""
+	})
+	objects, plan := filepath.Join(m.dir, "objects.json"), filepath.Join(m.dir, "plan.sh")
+	s.must(os.WriteFile(objects, []byte(s.kubectl("get", "pv,pvc,pods,nodes,statefulsets,volumesnapshotcontents", "-A", "-o", "json")), 0o600))
+	_, err := command(s.Context(), os.Getenv("MIGRATE"), "gone", m.name, "--objects", objects, "--to", plan)
+	s.must(err)
+	step := func(verb, step, object string) (string, error) {
+		return command(s.Context(), "sh", plan, verb, step, object)
+	}
+	works := func(verb, name, object string) {
+		s.Helper()
+		_, err := step(verb, name, object)
+		s.must(err)
+	}
+	refuses := func(verb, name, object, reason string) {
+		s.Helper()
+		if out, err := step(verb, name, object); err == nil || !strings.Contains(out, reason) {
+			s.Fatalf("%s %s %s: %v, %s", verb, name, object, err, out)
+		}
+	}
+	refuses("check", "retain", key, "is 'Delete', not 'Retain'")
+	refuses("do", "claim", key, "is 'Delete', not 'Retain'")
+	works("do", "retain", key)
+	works("do", "retain", key)
+	works("undo", "retain", key)
+	if found := s.volume(volume); found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+		s.Fatalf("after undo the policy is %s", found.Spec.PersistentVolumeReclaimPolicy)
+	}
+	works("do", "retain", key)
+	refuses("do", "claim", key, "on node "+m.name)
+	works("undo", "claim", key)
+	s.evict("db")
+	works("do", "claim", key)
+	refuses("undo", "claim", key, "The claim was deleted")
+	// The set has made it anew, and no step touches the new one.
+	s.eventually("the claim is made anew", patience, func() string {
+		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	works("do", "claim", key)
+	s.theClaim("data-db-0")
+	refuses("undo", "retain", key, "the claim of "+volume)
+	works("do", "volume", key)
+	works("do", "volume", key)
+	refuses("undo", "volume", key, "rootcellar volume manifest")
+	works("do", "snapshot", "content/"+content)
+	works("do", "forget", s.namespace+"/waits")
+	if node := s.theClaim("waits").Annotations[selected]; node != "" {
+		s.Errorf("the claim still names %s", node)
+	}
+	s.gone("volumesnapshot", "taken")
+	m.register(s)
+	refuses("do", "retain", s.namespace+"/source", "node "+m.name+" is in the cluster")
+}
+
+// Proves: F9, F11.
+func manyAbsent(s *scenario) {
+	machines := []*machine{s.extra("many-1", "1G"), s.extra("many-2", "1G")}
+	class := s.releasing()
+	for i, m := range machines {
+		s.set(fmt.Sprint("db", i), class, m)
+	}
+	s.claim("deleted", "late", naming(machines[0].name))
+	volume := s.bound("deleted", machines[0])
+	for _, m := range machines {
+		m.lose(s)
+	}
+	s.kubectl("delete", "pvc", "deleted", "--wait=false")
+	for i := range machines {
+		s.evict(fmt.Sprint("db", i))
+		s.event("PersistentVolumeClaim", fmt.Sprint("data-db", i, "-0"), "TooManyNodesAbsent")
+	}
+	s.event("PersistentVolume", volume.Name, "TooManyNodesAbsent")
+	for i := range machines {
+		if found := s.volume(s.volumeOf(fmt.Sprint("db", i))); found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
+			s.Errorf("%s has the policy %s", found.Name, found.Spec.PersistentVolumeReclaimPolicy)
+		}
+	}
+	before := s.volumeOf("db0")
+	machines[1].back(s)
+	s.elsewhere("db0", before)
+	s.gone("pv", volume.Name)
+}
+
+// Proves: F12.
+func differences(s *scenario) {
+	m := s.extra("different", "1G")
+	s.claim("alone", "late", naming(m.name))
+	volume := s.bound("alone", m)
+	s.kubectl("patch", "pv", volume.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.claim("empty", "late", naming(m.name))
+	empty := s.bound("empty", m)
+	s.kubectl("patch", "pv", empty.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.kubectl("delete", "pvc", "alone", "--wait=false")
+	s.kubectl("delete", "pv", volume.Name)
+	onNode := func(arguments ...string) {
+		s.Helper()
+		_, err := command(s.Context(), os.Getenv("DRIVER"), append(arguments, "--endpoint", m.socket())...)
+		s.must(err)
+	}
+	onNode("volume", "delete", empty.Spec.CSI.VolumeHandle)
+	note := s.event("Node", m.name, "VolumeWithoutPersistentVolume")
+	_, printed, _ := strings.Cut(note, "`kubectl exec -n "+system+" "+m.pod()+" -c driver -- /rootcellar volume delete ")
+	id, _, _ := strings.Cut(printed, "`")
+	if id != volume.Spec.CSI.VolumeHandle {
+		s.Fatalf("the command is of %q: %s", id, note)
+	}
+	note = s.event("PersistentVolume", empty.Name, "PersistentVolumeWithoutVolume")
+	_, printed, _ = strings.Cut(note, "`kubectl ")
+	printed, _, _ = strings.Cut(printed, "`")
+	if !s.reported(m.name) {
+		s.Errorf("the page does not have it:\n%s", s.page("/nodes"))
+	}
+	onNode("volume", "delete", id)
+	s.kubectl(append(strings.Fields(printed), "--wait=false")...)
+	s.kubectl("delete", "pv", empty.Name, "--ignore-not-found", "--wait=false")
+	s.eventually("the reports are cleared", patience, func() string {
+		if s.reported(m.name) {
+			return s.page("/metrics")
+		}
+		return ""
+	})
+}
+
+// page returns a page of the controller.
+func (s *scenario) page(path string) string {
+	out, err := command(s.Context(), "curl", "--silent", "--show-error", "http://127.0.0.1:9809"+path)
+	s.must(err)
+	return out
+}
+
+// reported says whether the metrics name a difference on a node.
+func (s *scenario) reported(node string) bool {
+	for _, line := range strings.Split(s.page("/metrics"), "\n") {
+		if strings.HasPrefix(line, "rootcellar_fleet_difference{") && strings.Contains(line, fmt.Sprintf("node=%q", node)) {
+			return true
+		}
+	}
+	return false
+}
