@@ -20,6 +20,7 @@ var disruption = []entry{
 	{"a registration socket that is lost is made again, and kubelet knows the driver again", registrationLost},
 	{"kubelet is killed: pods write on, and what was deleted meanwhile is unmounted", kubeletKilled},
 	{"a node without its driver: its pods write on, all else there waits and says why, and goes on with the driver", driverAway},
+	{"a node is lost: its StatefulSet runs elsewhere, and its disk keeps the data", nodeLost},
 	{"an upgrade while pods write and claims come and go", upgraded},
 }
 

@@ -253,7 +253,15 @@ func deletedNamespace(s *scenario) {
 // the kubelet starts again.
 func (s *scenario) reboot(line string) {
 	s.Helper()
-	back := s.kubeletLeaves()
+	back := s.powerOff(line)
+	back()
+}
+
+// powerOff kills node1's kubelet and every container, undoes the kubelet's mounts, and runs the shell line. The node begins
+// again when the returned function is called or the scenario ends.
+func (s *scenario) powerOff(line string) (back func()) {
+	s.Helper()
+	back = s.kubeletLeaves()
 	_, err := s.on(node1, "env", "CONTAINERD_ADDRESS="+node1.containerd(), "CONTAINERD_NAMESPACE=k8s.io",
 		"KUBELET_DIR="+os.Getenv("KUBELET_DIR"), "sh", "-euc", `
 		for task in $(ctr tasks list --quiet); do ctr tasks kill --signal KILL "$task" || true; done
@@ -261,7 +269,7 @@ func (s *scenario) reboot(line string) {
 		awk -v below="$KUBELET_DIR/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | tac | xargs --no-run-if-empty umount
 		`+line)
 	s.must(err)
-	back()
+	return back
 }
 
 // loseRoot reboots node1 without the files of its root disk, and these of a disk.

@@ -108,8 +108,8 @@ impl<'a> Round<'a> {
     }
 
     fn go_on(&mut self, volume: &'a Volume, claim: &Claim, loss: Loss, due: &mut Due) -> Verdict {
-        let mut confirm = match self.lost.confirm(loss, &volume.place) {
-            Ok(confirm) => confirm,
+        let absence = match self.lost.confirm(loss, &volume.place) {
+            Ok(absence) => absence,
             Err(report) => return Verdict::Refuse(of(claim), report),
         };
         if let Some(report) = self.lost.may_be_elsewhere(volume, loss) {
@@ -118,10 +118,12 @@ impl<'a> Round<'a> {
         if self.place.is_some_and(|place| place != volume.place) {
             return Verdict::Rest;
         }
-        confirm.push(Live::MadeAnew(claim.identity.clone()));
+        let mut confirm = vec![Live::MadeAnew(claim.identity.clone())];
         let node = volume.place.clone();
         if volume.policy != Policy::Delete {
             confirm.push(Live::Retained(volume.identity.clone()));
+            // The absence is asked for last, right before the write.
+            confirm.extend(absence);
             let volume = volume.identity.name.clone();
             return Verdict::Write(Step {
                 about: of(claim),
@@ -134,6 +136,7 @@ impl<'a> Round<'a> {
         if next.is_some_and(|next| !due.has_come(next, self.now)) {
             return Verdict::Rest;
         }
+        confirm.extend(absence);
         self.releases.next = Some(self.now + PAUSE);
         self.place = Some(&volume.place);
         Verdict::Write(Step {

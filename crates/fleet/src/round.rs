@@ -29,6 +29,8 @@ const BACKOFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mi
 
 /// The time until the next write of an object that changed, if its watch does not show the change sooner.
 const AFTER_CHANGE: Duration = Duration::from_secs(1);
+/// The time until a change that has to wait for somebody is tried again.
+const WAIT: Duration = Duration::from_secs(30);
 /// When a report that still holds is repeated. The API server keeps events for an hour.
 const REPEAT: Duration = Duration::from_mins(30);
 /// The least time between two different reports of one object.
@@ -359,7 +361,7 @@ impl Memory {
         };
         pace.waits.clone_from(&ended.waits);
         let pause = match (ended.report, ended.outcome) {
-            (_, Outcome::Done) | (false, Outcome::Refused | Outcome::Waits) => return None,
+            (_, Outcome::Done) | (false, Outcome::Refused) => return None,
             (true, _) => {
                 pace.reported = None;
                 pace.silent = Some(now + CALM);
@@ -367,6 +369,7 @@ impl Memory {
             }
             (false, Outcome::Changed) => AFTER_CHANGE,
             (false, Outcome::Unanswered) => BACKOFF.0,
+            (false, Outcome::Waits) => WAIT,
         };
         pace.writes = pace.writes.saturating_sub(1);
         pace.allowed = Some(now + pause);
