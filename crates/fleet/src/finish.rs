@@ -101,6 +101,7 @@ fn end(
             confirm,
             change: Some(change),
             report,
+            event_on: None,
         }),
     }
 }

@@ -130,6 +130,7 @@ impl<'a> Round<'a> {
                 confirm,
                 change: Some(Change::Delete),
                 report: Some(Report::ReleasedClaim { volume, node }),
+                event_on: None,
             });
         }
         let next = self.releases.next;
@@ -144,6 +145,7 @@ impl<'a> Round<'a> {
             confirm,
             change: Some(Change::Retain),
             report: Some(Report::ReleaseBegun { node }),
+            event_on: Some(of(claim)),
         })
     }
 
@@ -165,6 +167,7 @@ impl<'a> Round<'a> {
             confirm: Vec::new(),
             change: Some(Change::PutBack),
             report: Some(Report::ReleaseUndone { node }),
+            event_on: Some(of(claim)),
         })
     }
 }

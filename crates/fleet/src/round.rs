@@ -48,6 +48,8 @@ pub(crate) struct Step {
     pub(crate) confirm: Vec<Live>,
     pub(crate) change: Option<Change>,
     pub(crate) report: Option<Report>,
+    /// The object of the event, if it is another one.
+    pub(crate) event_on: Option<About>,
 }
 
 /// The object of a step.
@@ -95,6 +97,7 @@ impl Change {
 
 /// The decision about an object of a lost node.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant, reason = "most are Rest, and are not kept")]
 pub(crate) enum Verdict {
     Rest,
     /// Nothing is done, and the event says why.
@@ -289,6 +292,11 @@ impl Memory {
         } = settings;
         let lost = self.watched.look(view, functions, delays, now);
         let mut verdicts = Vec::new();
+        let mut add = |verdict| {
+            if !matches!(verdict, Verdict::Rest) {
+                verdicts.push(verdict);
+            }
+        };
         for volume in view.volumes.values() {
             let may = match volume.policy {
                 Policy::Delete => functions.finish,
@@ -296,21 +304,21 @@ impl Memory {
                 Policy::Retain | Policy::Other => false,
             };
             if may {
-                verdicts.push(finish::volume(volume, &lost, due));
+                add(finish::volume(volume, &lost, due));
             }
         }
         if functions.finish {
             for content in view.contents.values() {
-                verdicts.push(finish::content(content, &lost, due));
+                add(finish::content(content, &lost, due));
             }
             for claim in view.claims.values() {
-                verdicts.push(finish::claim(claim, view, &lost, due));
+                add(finish::claim(claim, view, &lost, due));
             }
         }
         if functions.release {
             let mut round = self.releases.round(view, &lost, now, due);
             for volume in view.volumes.values() {
-                verdicts.push(round.decide(volume, due));
+                add(round.decide(volume, due));
             }
         }
         if !self.lost.is_empty() {
@@ -331,7 +339,8 @@ impl Memory {
                 Verdict::Refuse(about, report) => pace.report(about, report, now, due),
                 Verdict::Write(step) => {
                     if let Some(why) = pace.waits.clone() {
-                        pace.report(step.about.clone(), why, now, due);
+                        let about = step.event_on.as_ref().unwrap_or(&step.about);
+                        pace.report(about.clone(), why, now, due);
                     }
                     pace.write(step, now, due);
                 }
@@ -427,6 +436,7 @@ impl Pace {
                 confirm,
                 change: None,
                 report: Some(report),
+                event_on: None,
             });
         }
     }
@@ -506,6 +516,7 @@ impl Waiting {
                 node,
                 instead_of: selected.cloned(),
             }),
+            event_on: None,
         };
         self.pace.write(step, now, due);
     }
@@ -529,6 +540,7 @@ impl Pace {
                     confirm: Vec::new(),
                     change: Some(Change::Label(node.clone())),
                     report: Some(Report::Labelled { node }),
+                    event_on: None,
                 };
                 self.write(step, now, due);
             }

@@ -85,7 +85,8 @@ impl Writer {
         let Some(report) = step.report else {
             return Outcome::Done;
         };
-        let outcome = self.report(&step.about, &report).await;
+        let about = step.event_on.as_ref().unwrap_or(&step.about);
+        let outcome = self.report(about, &report).await;
         // A change is not made again because its event failed.
         if step.change.is_some() {
             Outcome::Done
