@@ -13,7 +13,7 @@ use crate::live::Unconfirmed;
 use crate::objects::{Content, Data, Phase, Policy, Volume};
 use crate::pages::Page;
 use crate::report::Report;
-use crate::round::About;
+use crate::step::About;
 use crate::view::View;
 use crate::wire::Kind;
 use crate::write::Writer;

@@ -4,7 +4,8 @@
 use crate::lost::{Loss, Lost, Standing, place_of};
 use crate::objects::{BOUND, Claim, Content, PROVISIONER, Phase, Policy, Volume};
 use crate::report::Report;
-use crate::round::{About, Change, Due, Step, Verdict};
+use crate::round::Due;
+use crate::step::{About, Change, Step, Verdict};
 use crate::view::View;
 
 /// A volume whose claim is deleted and whose data nobody can delete.

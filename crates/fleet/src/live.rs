@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::objects::{Identity, Node, Policy, Volume, key};
 use crate::report::Report;
-use crate::round::{Live, Outcome};
+use crate::step::{Live, Outcome};
 use crate::wire::{Kind, Object};
 use crate::write::{PATIENCE, Writer};
 

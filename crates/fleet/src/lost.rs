@@ -12,7 +12,8 @@ use objects::{NodeName, ObjectId, PoolId};
 use crate::objects::Volume;
 use crate::pages;
 use crate::report::Report;
-use crate::round::{Due, Live};
+use crate::round::Due;
+use crate::step::Live;
 use crate::view::View;
 use crate::{Delays, Functions};
 

@@ -20,6 +20,7 @@ mod report;
 mod round;
 mod status;
 mod steer;
+mod step;
 #[cfg(test)]
 mod tests;
 mod view;

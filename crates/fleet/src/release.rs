@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::lost::{Loss, Lost, Standing};
 use crate::objects::{Claim, Phase, Policy, Volume};
 use crate::report::Report;
-use crate::round::{About, Change, Due, Live, Step, Verdict};
+use crate::round::Due;
+use crate::step::{About, Change, Live, Step, Verdict};
 use crate::view::View;
 
 /// The least time between the beginnings of two releases: the csi-provisioner of every node answers each with a write.

@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::objects::{Capacity, Claim, Class, Content, Node, Snapshot, Volume};
 use crate::report::Report;
-use crate::round::{Change, Due, Ended, Memory, Outcome, Step};
+use crate::round::{Due, Memory};
+use crate::step::{Change, Ended, Outcome, Step};
 use crate::view::View;
 use crate::wire::Object;
 use crate::{Delays, Functions, Settings};

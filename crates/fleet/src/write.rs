@@ -18,7 +18,7 @@ use tokio::time::timeout;
 use crate::live::Unconfirmed;
 use crate::objects::{DELETE, Identity, MANAGED_BY, POLICY_BEFORE, RETAIN, SELECTED_NODE};
 use crate::report::Report;
-use crate::round::{About, Change, Ended, Live, Outcome, Step};
+use crate::step::{About, Change, Ended, Live, Outcome, Step};
 use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.

@@ -361,7 +361,7 @@ fn a_deletion_that_waits_for_a_gone_node_is_finished() {
     let due = world.after(120).due();
     assert_eq!(
         due.steps[0].confirm,
-        [crate::round::Live::NoPlace(HERE.into())]
+        [crate::step::Live::NoPlace(HERE.into())]
     );
     world.pv(json!({"metadata": deleting, "status": {"phase": "Released"}}));
     assert_eq!(world.wait(6), ["drop finalizer of pv"]);
