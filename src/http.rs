@@ -1,6 +1,5 @@
 //! The pages for health, metrics and the inventory.
 
-mod connections;
 mod inventory;
 
 use std::collections::BTreeMap;
@@ -26,7 +25,6 @@ use crate::metrics::{self, Metrics};
 use crate::pool::{Pool, PoolStatus, Unavailable};
 use crate::volume::Volumes;
 
-pub(crate) use connections::{ACCEPT_PAUSE, listen};
 use inventory::Gate;
 
 /// The time that a pool has to report its status; a dead disk may take forever.
@@ -71,7 +69,7 @@ pub(crate) async fn serve(
         .route("/metrics", get(metrics_text))
         .route("/inventory", get(inventory))
         .with_state(page);
-    connections::serve(listener, router).await;
+    page::serve(listener, router).await;
 }
 
 impl Page {

@@ -27,7 +27,7 @@ use crate::csi::controller_server::{self, ControllerServer};
 use crate::csi::identity_server::{self, IdentityServer};
 use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
-use crate::http::{self, ACCEPT_PAUSE};
+use crate::http;
 use crate::metrics::Metrics;
 use crate::pool::{CALLS_AT_ONCE, Pool};
 use crate::rpc::{
@@ -151,7 +151,7 @@ async fn serve_grpc(
     // Without free file descriptors, the same connection fails again and again.
     let incoming = UnixListenerStream::new(listener).then(async |accepted| {
         if accepted.is_err() {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
+            tokio::time::sleep(page::ACCEPT_PAUSE).await;
         }
         accepted
     });
@@ -280,7 +280,7 @@ fn runtime(pools: usize) -> Result<Runtime> {
 }
 
 fn bind_http(address: SocketAddr) -> Result<TcpListener> {
-    http::listen(address)
+    page::listen(address)
         .map_err(|error| Error::invalid("--http", format!("cannot listen on {address}: {error}")))
 }
 

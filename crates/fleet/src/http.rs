@@ -34,11 +34,7 @@ impl Pulse {
     }
 }
 
-pub(crate) async fn serve(
-    listener: TcpListener,
-    cluster: Arc<Cluster>,
-    pulse: Pulse,
-) -> std::io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, cluster: Arc<Cluster>, pulse: Pulse) {
     let (of_nodes, of_metrics) = (Arc::clone(&cluster), Arc::clone(&cluster));
     let ready = async move || match cluster.missing().as_slice() {
         [] => (StatusCode::OK, "ok\n".to_owned()),
@@ -67,5 +63,5 @@ pub(crate) async fn serve(
         .route("/readyz", get(ready))
         .route("/nodes", get(nodes))
         .route("/metrics", get(metrics));
-    axum::serve(listener, router).await
+    page::serve(listener, router).await;
 }

@@ -41,7 +41,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use futures_util::{FutureExt, StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -291,7 +290,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         .clone()
         .unwrap_or_else(|| config.default_namespace.clone());
     let client = wire::client(config)?;
-    let listener = TcpListener::bind(cli.http).await;
+    let listener = page::listen(cli.http);
     let listener = listener.map_err(|error| Fatal::Listen(cli.http, error))?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "starts"
@@ -304,7 +303,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     };
     let page = http::serve(listener, Arc::clone(&cluster), pulse.clone());
     tokio::select! {
-        ended = page => ended?,
+        () = page => {}
         () = read_pages(&cluster, &writer, cli.key.clone(), &settings) => {}
         () = rounds(&cluster, &writer, &settings, &pulse, stop) => {}
     }

@@ -1,4 +1,7 @@
-//! The connections to the pages. Every pod may open some, so they are few, short, and shared fairly.
+//! The connections to the pages of the driver and of the controller. Every pod may open some, so they are few, short, and
+//! shared fairly.
+
+#![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +17,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 /// The pause after a connection that could not be accepted.
-pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The most connections at once.
 const MOST: usize = 64;
@@ -50,7 +53,7 @@ impl Drop for Connection {
 }
 
 /// Listens on an address. Connections have the buffers of the listener.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
@@ -63,7 +66,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Serves forever. A new connection never waits for another.
-pub(super) async fn serve(listener: TcpListener, router: Router) {
+pub async fn serve(listener: TcpListener, router: Router) {
     let service = TowerToHyperService::new(router);
     // The oldest is the first.
     let mut open: Vec<Connection> = Vec::with_capacity(MOST);
