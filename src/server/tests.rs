@@ -396,6 +396,7 @@ async fn the_inventory_asks_for_the_key_of_the_file() {
     let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
     let volumes = volumes(dir.path(), pools);
     let server = Running::serve(dir, volumes).await;
+    until_ready(&server.connect().await).await;
     let key = server.dir.path().join("key");
     let ask = async |key: &str| {
         let header = format!("/inventory HTTP/1.1\r\nAuthorization: {key}\r\nX:");

@@ -216,30 +216,45 @@ impl Lost<'_> {
         }
     }
 
-    /// The reason why a pool may be on a living node, if it may: a node whose page does not answer in full since the
-    /// volume is lost, or shows the pool. A node that has had no driver for the whole delay has none of its pools.
-    pub(crate) fn may_be_elsewhere(&self, volume: &Volume, loss: Loss) -> Option<Report> {
+    /// Whether the pool of a lost volume may be on a living node: one whose page does not answer in full, or shows the
+    /// pool. A node that has had no driver for the whole delay has none of its pools.
+    pub(crate) fn elsewhere(&self, volume: &Volume, loss: Loss) -> Elsewhere {
         let retired_on = self.retired_on(volume);
         // Without a moment, no page is new enough.
         let lost_at = self.lost_at(volume, loss).unwrap_or(self.now);
-        let mut reasons = self.view.nodes.keys().filter_map(|node| {
+        let mut elsewhere = Elsewhere::No;
+        for node in self.view.nodes.keys() {
             let without = self.watched.without.get(node);
             if without.is_some_and(|since| *since + self.delays.absent_for <= self.now) {
-                return None;
+                continue;
             }
             let page = self.view.pages.get(node);
-            let page = page.filter(|page| page.asked >= lost_at);
-            let problem = match page.and_then(|page| page.fresh(self.now, self.delays)) {
-                None => Some("does not answer on its page".to_owned()),
-                Some(inventory) => {
+            let problem = match page.map(|page| (page, &page.answer)) {
+                None => Some("has no driver yet".to_owned()),
+                Some((_, Err(problem))) => Some(format!("does not say what it has: {problem}")),
+                Some((page, Ok(inventory))) => {
+                    let fresh = page.fresh(self.now, self.delays).is_some();
+                    if !fresh || page.asked < lost_at {
+                        elsewhere = Elsewhere::Unread;
+                    }
                     let retired = retired_on == Some(&**node);
                     pages::shows(inventory, volume.id.pool(), retired)
                 }
             };
-            problem.map(|problem| Report::ReleaseWaits {
-                why: format!("node {node} {problem}"),
-            })
-        });
-        reasons.next()
+            if let Some(problem) = problem {
+                let why = format!("node {node} {problem}");
+                return Elsewhere::Maybe(Report::ReleaseWaits { why });
+            }
+        }
+        elsewhere
     }
+}
+
+/// Whether a pool is on another node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Elsewhere {
+    No,
+    /// A page has not been read since the volume is lost.
+    Unread,
+    Maybe(Report),
 }

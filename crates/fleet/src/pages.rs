@@ -51,6 +51,9 @@ impl Page {
 /// How a page shows a pool, or that it may have it unseen. `retired` says that the pool was declared lost there, so a
 /// disk that is left counts as lost too.
 pub(crate) fn shows(inventory: &Inventory, id: PoolId, retired: bool) -> Option<String> {
+    if !inventory.loaded {
+        return Some("is loading its records".to_owned());
+    }
     inventory.pools.iter().find_map(|pool| {
         let name = &pool.name;
         if has(pool, id) && !(retired && pool.unavailable.is_some()) {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::lost::{Loss, Lost, Standing};
+use crate::lost::{Elsewhere, Loss, Lost, Standing};
 use crate::objects::{Claim, Phase, Policy, Volume};
 use crate::report::Report;
 use crate::round::Due;
@@ -113,8 +113,10 @@ impl<'a> Round<'a> {
             Ok(absence) => absence,
             Err(report) => return Verdict::Refuse(of(claim), report),
         };
-        if let Some(report) = self.lost.may_be_elsewhere(volume, loss) {
-            return Verdict::Refuse(of(claim), report);
+        match self.lost.elsewhere(volume, loss) {
+            Elsewhere::No => {}
+            Elsewhere::Unread => return Verdict::Rest,
+            Elsewhere::Maybe(report) => return Verdict::Refuse(of(claim), report),
         }
         if self.place.is_some_and(|place| place != volume.place) {
             return Verdict::Rest;
