@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use objects::inventory::{Inventory, PoolInventory};
-use objects::{NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
+use objects::{DriverArgs, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
 use crate::live::Unconfirmed;
 use crate::objects::{Content, Data, Phase, Policy, Volume};
@@ -15,7 +15,7 @@ use crate::pages::Page;
 use crate::report::Report;
 use crate::step::About;
 use crate::view::View;
-use crate::wire::Kind;
+use crate::wire::{Kind, Object};
 use crate::write::Writer;
 
 /// The objects of a comparison.
@@ -23,6 +23,10 @@ use crate::write::Writer;
 pub(crate) struct Objects {
     pub(crate) volumes: Vec<Volume>,
     pub(crate) contents: Vec<Content>,
+    /// The ids that objects name, those included that are of another driver or cannot be read: a person who believes that
+    /// nothing names a volume deletes it.
+    pub(crate) named_volumes: BTreeSet<VolumeId>,
+    pub(crate) named_snapshots: BTreeSet<SnapshotId>,
 }
 
 impl Objects {
@@ -31,16 +35,26 @@ impl Objects {
         let driver = &writer.driver;
         let mut objects = Self::default();
         let volumes = |found| {
-            objects.volumes.extend(Volume::read(found, driver));
+            objects.add_volume(found, driver);
             false
         };
         writer.search(Kind::VOLUME, "", volumes).await?;
         let contents = |found| {
-            objects.contents.extend(Content::read(found, driver));
+            objects.add_content(found, driver);
             false
         };
         writer.search(Kind::CONTENT, "", contents).await?;
         Ok(objects)
+    }
+
+    pub(crate) fn add_volume(&mut self, volume: Object, driver: &DriverArgs) {
+        self.named_volumes.extend(Volume::handle(&volume));
+        self.volumes.extend(Volume::read(volume, driver));
+    }
+
+    pub(crate) fn add_content(&mut self, content: Object, driver: &DriverArgs) {
+        self.named_snapshots.extend(Content::handles(&content));
+        self.contents.extend(Content::read(content, driver));
     }
 }
 
@@ -88,11 +102,9 @@ pub(crate) fn agreed(before: &Differences, now: Differences) -> Vec<Difference> 
 
 struct Look<'a> {
     view: &'a View,
+    objects: &'a Objects,
     /// The complete answers.
     pages: BTreeMap<&'a str, &'a Inventory>,
-    /// The ids that objects name.
-    volumes: BTreeSet<VolumeId>,
-    snapshots: BTreeSet<SnapshotId>,
     /// The pools in which a snapshot is made whose id no object names yet.
     making: BTreeSet<PoolId>,
     /// The ids that the pages have.
@@ -100,28 +112,26 @@ struct Look<'a> {
 }
 
 impl<'a> Look<'a> {
-    fn new(objects: &Objects, view: &'a View) -> Self {
+    fn new(objects: &'a Objects, view: &'a View) -> Self {
         let answers = view.pages.iter();
         let pages: BTreeMap<&str, &Inventory> = answers
             .filter_map(|(node, page)| Some((&**node, complete(page)?)))
             .collect();
         let pools = pages.values().flat_map(|page| &page.pools);
         let there = pools.flat_map(|pool| pool.volumes.iter().map(|volume| volume.id));
-        let (mut snapshots, mut making) = (BTreeSet::new(), BTreeSet::new());
-        for content in &objects.contents {
-            match content.data {
-                Data::Snapshot(id) => drop(snapshots.insert(id)),
-                Data::Volume(id) => drop(making.insert(id.pool())),
-                Data::Malformed => {}
-            }
-        }
+        let making = objects
+            .contents
+            .iter()
+            .filter_map(|content| match content.data {
+                Data::Volume(id) => Some(id.pool()),
+                Data::Snapshot(_) | Data::Malformed => None,
+            });
         Self {
             view,
+            objects,
             there: there.collect(),
             pages,
-            volumes: objects.volumes.iter().map(|volume| volume.id).collect(),
-            snapshots,
-            making,
+            making: making.collect(),
         }
     }
 
@@ -136,7 +146,7 @@ impl<'a> Look<'a> {
             pool: pool.name.clone(),
         };
         for item in &pool.volumes {
-            if !self.volumes.contains(&item.id) {
+            if !self.objects.named_volumes.contains(&item.id) {
                 let report = Report::VolumeWithoutPersistentVolume {
                     id: item.id,
                     bytes: item.bytes,
@@ -146,7 +156,8 @@ impl<'a> Look<'a> {
             }
         }
         for item in &pool.snapshots {
-            let known = self.snapshots.contains(&item.id) || self.making.contains(&item.id.pool());
+            let known = self.objects.named_snapshots.contains(&item.id)
+                || self.making.contains(&item.id.pool());
             if !known {
                 let report = Report::SnapshotWithoutContent {
                     id: item.id,

@@ -29,7 +29,7 @@ pub(crate) struct Watched {
 /// The standing of a place or of a pool at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node is in the cluster, and the pool is not retired there.
+    /// The node is in the cluster, and its page says that the pool is not retired.
     Here,
     /// Lost, but not for long enough.
     Doubtful,
@@ -154,12 +154,23 @@ impl Lost<'_> {
         match self.place(&volume.place, due) {
             Standing::Here => {
                 let Some(node) = self.retired_on(volume) else {
-                    return Standing::Here;
+                    return self.answers(volume);
                 };
                 let since = self.watched.retired.get(&(node.to_owned(), pool)).copied();
                 self.after(since, self.delays.retired_for, Loss::Retired, due)
             }
             standing => standing,
+        }
+    }
+
+    /// A node that does not say which pools are retired may be about to.
+    fn answers(&self, volume: &Volume) -> Standing {
+        let mut nodes = self.view.nodes.iter();
+        let node = nodes.find(|(_, node)| node.place == volume.place);
+        let page = node.and_then(|(name, _)| self.view.pages.get(name));
+        match page.and_then(|page| page.fresh(self.now, self.delays)) {
+            Some(_) => Standing::Here,
+            None => Standing::Doubtful,
         }
     }
 

@@ -16,6 +16,8 @@ use crate::view::View;
 
 /// The least time between the beginnings of two releases: the csi-provisioner of every node answers each with a write.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The time between two attempts. One that has to wait for somebody delays no other for longer.
+const ATTEMPT: Duration = Duration::from_millis(250);
 
 /// The memory of releases.
 #[derive(Debug, Default)]
@@ -37,6 +39,16 @@ pub(crate) struct Round<'a> {
 }
 
 impl Releases {
+    /// Whether another release may begin.
+    pub(crate) fn may_begin(&self, now: Instant, due: &mut Due) -> bool {
+        self.next.is_none_or(|next| due.has_come(next, now))
+    }
+
+    /// Takes note of an attempt to begin one, which may have to wait, or of its success.
+    pub(crate) fn begins(&mut self, done: bool, now: Instant) {
+        self.next = Some(now + if done { PAUSE } else { ATTEMPT });
+    }
+
     /// Begins a round. A release that was begun goes on before another place has its turn.
     pub(crate) fn round<'a>(
         &'a mut self,
@@ -84,7 +96,7 @@ impl<'a> Round<'a> {
         match self.lost.volume(volume, due) {
             Standing::Here => Verdict::Rest,
             Standing::Doubtful => self.announce(volume, claim),
-            Standing::Lost(loss) => self.go_on(volume, claim, loss, due),
+            Standing::Lost(loss) => self.go_on(volume, claim, loss),
         }
     }
 
@@ -108,7 +120,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn go_on(&mut self, volume: &'a Volume, claim: &Claim, loss: Loss, due: &mut Due) -> Verdict {
+    fn go_on(&self, volume: &Volume, claim: &Claim, loss: Loss) -> Verdict {
         let absence = match self.lost.confirm(loss, &volume.place) {
             Ok(absence) => absence,
             Err(report) => return Verdict::Refuse(of(claim), report),
@@ -136,13 +148,7 @@ impl<'a> Round<'a> {
                 event_on: None,
             });
         }
-        let next = self.releases.next;
-        if next.is_some_and(|next| !due.has_come(next, self.now)) {
-            return Verdict::Rest;
-        }
         confirm.extend(absence);
-        self.releases.next = Some(self.now + PAUSE);
-        self.place = Some(&volume.place);
         Verdict::Write(Step {
             about: About::volume(volume),
             confirm,

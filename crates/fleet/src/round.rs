@@ -223,6 +223,11 @@ impl Memory {
             let contents = view.contents.values().map(|content| &content.identity);
             forget(&mut self.lost, volumes.chain(claims).chain(contents));
         }
+        self.take(verdicts, now, due);
+    }
+
+    /// Does the due part of the decisions about lost places.
+    fn take(&mut self, verdicts: Vec<Verdict>, now: Instant, due: &mut Due) {
         for verdict in verdicts {
             let about = match &verdict {
                 Verdict::Rest => continue,
@@ -238,7 +243,15 @@ impl Memory {
                         let about = step.event_on.as_ref().unwrap_or(&step.about);
                         pace.report(about.clone(), why, now, due);
                     }
+                    let begins = step.change == Some(Change::Retain);
+                    if begins && !self.releases.may_begin(now, due) {
+                        continue;
+                    }
+                    let before = due.steps.len();
                     pace.write(step, now, due);
+                    if begins && due.steps.len() > before {
+                        self.releases.begins(false, now);
+                    }
                 }
             }
         }
@@ -247,6 +260,9 @@ impl Memory {
     /// Takes note how a step of the last round ended. Returns when another one is allowed, if that is sooner than after
     /// success.
     pub(crate) fn ended(&mut self, ended: &Ended, now: Instant) -> Option<Instant> {
+        if ended.begins && ended.outcome == Outcome::Done {
+            self.releases.begins(true, now);
+        }
         let claim = self
             .claims
             .get_mut(&ended.uid)

@@ -91,6 +91,8 @@ pub(crate) struct Ended {
     pub(crate) uid: String,
     /// Whether it was a report alone.
     pub(crate) report: bool,
+    /// Whether it was the beginning of a release.
+    pub(crate) begins: bool,
     pub(crate) outcome: Outcome,
     /// Somebody for whom the change has to wait.
     pub(crate) waits: Option<Report>,

@@ -60,6 +60,14 @@ impl Object {
         serde_json::from_value(Value::Object(self.fields)).ok()
     }
 
+    /// A text below the fields, at this path.
+    pub(crate) fn text(&self, path: &[&str]) -> Option<&str> {
+        let (first, rest) = path.split_first()?;
+        let value = self.fields.get(*first)?;
+        let value = rest.iter().try_fold(value, |value, key| value.get(key))?;
+        value.as_str()
+    }
+
     /// The value of an annotation; `None` if it is longer than a name.
     pub(crate) fn annotation(&self, key: &str) -> Option<String> {
         named(self.meta.annotations.as_ref()?.get(key)?.clone())

@@ -55,6 +55,7 @@ impl Writer {
 
     pub(crate) async fn act(&self, step: Step) -> Ended {
         let (uid, report) = (step.about.object.uid.clone(), step.change.is_none());
+        let begins = step.change == Some(Change::Retain);
         let (outcome, waits) = match self.confirm_all(&step.confirm).await {
             Ok(()) => (self.outcome(step).await, None),
             Err(Unconfirmed::Ended(outcome)) => (outcome, None),
@@ -63,6 +64,7 @@ impl Writer {
         Ended {
             uid,
             report,
+            begins,
             outcome,
             waits,
         }

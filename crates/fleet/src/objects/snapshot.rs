@@ -85,6 +85,16 @@ pub(crate) struct Content {
 }
 
 impl Content {
+    /// The id in the handle of a content of any driver and any form. An object that cannot be used still names its data.
+    pub(crate) fn handles(content: &Object) -> impl Iterator<Item = SnapshotId> {
+        let paths = [
+            ["status", "snapshotHandle"].as_slice(),
+            &["spec", "source", "snapshotHandle"],
+        ];
+        let handles = paths.map(|path| SnapshotId::parse(content.text(path)?));
+        handles.into_iter().flatten()
+    }
+
     pub(crate) fn read(mut content: Object, driver: &DriverArgs) -> Option<Self> {
         #[derive(Deserialize)]
         struct Fields {

@@ -49,6 +49,11 @@ pub(crate) enum Phase {
 }
 
 impl Volume {
+    /// The id in the handle of a volume of any driver and any form. An object that cannot be used still names its data.
+    pub(crate) fn handle(volume: &Object) -> Option<VolumeId> {
+        VolumeId::parse(volume.text(&["spec", "csi", "volumeHandle"])?)
+    }
+
     /// Whether a csi-provisioner has its finalizer on it.
     pub(crate) fn is_held(&self) -> bool {
         self.finalizers.iter().any(|found| found == PROVISIONER)

@@ -8,6 +8,7 @@ use objects::{Bytes, SnapshotName, VolumeName};
 use super::lost::pool;
 use super::*;
 use crate::compare::{Difference, Objects, agreed, compare};
+use crate::objects::Data;
 use crate::pages::{Page, read};
 use crate::status::{Status, metrics};
 
@@ -51,9 +52,16 @@ impl World {
     }
 
     fn look(&self) -> Vec<Difference> {
+        let (volumes, contents) = (self.view.volumes.values(), self.view.contents.values());
+        let named = contents.clone().filter_map(|content| match content.data {
+            Data::Snapshot(id) => Some(id),
+            Data::Volume(_) | Data::Malformed => None,
+        });
         let objects = Objects {
-            volumes: self.view.volumes.values().cloned().collect(),
-            contents: self.view.contents.values().cloned().collect(),
+            named_volumes: volumes.clone().map(|volume| volume.id).collect(),
+            named_snapshots: named.collect(),
+            volumes: volumes.cloned().collect(),
+            contents: contents.cloned().collect(),
         };
         let found = compare(&objects, &self.view);
         agreed(&found.clone(), found)
@@ -181,6 +189,26 @@ fn the_unknown_is_never_missing() {
     world.on_page(|page| page.pools[0].volumes.clear());
     world.pv(deletion);
     assert!(world.look().is_empty(), "its deletion is under way");
+}
+
+/// The printed command deletes data, so any object that names it counts.
+///
+/// Proves: F12.
+#[test]
+fn an_object_of_any_form_names_its_data() {
+    let world = agreeing();
+    let handle = VolumeId::new(world.pool, &"pv".parse().unwrap()).to_string();
+    let snapshot = SnapshotId::new(world.pool, &"snap".parse().unwrap()).to_string();
+    let mut objects = Objects::default();
+    assert_eq!(compare(&objects, &world.view).len(), 2);
+    let volume = json!({"metadata": {"name": "by-hand"}, "spec": {"csi": {"driver": "other", "volumeHandle": handle}}});
+    objects.add_volume(object(&volume), &world.driver);
+    assert_eq!(compare(&objects, &world.view).len(), 1);
+    let content =
+        json!({"metadata": {"name": "by-hand"}, "spec": {"source": {"snapshotHandle": snapshot}}});
+    objects.add_content(object(&content), &world.driver);
+    assert!(compare(&objects, &world.view).is_empty());
+    assert!(objects.volumes.is_empty() && objects.contents.is_empty());
 }
 
 /// Proves: F12.

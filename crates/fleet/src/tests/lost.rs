@@ -330,6 +330,48 @@ fn one_node_is_released_at_a_time_and_none_if_many_are_absent() {
     assert_eq!(world.wait(31), ["delete data-db-0"], "node1 was begun");
 }
 
+/// Proves: F9.
+#[test]
+fn a_claim_that_waits_delays_no_other() {
+    let mut world = lost();
+    for number in 0..20 {
+        let name = format!("waits-{number:02}");
+        let mut volume = world.view.volumes["pv"].clone();
+        volume.identity.name.clone_from(&name);
+        volume.identity.uid = format!("uid-{name}");
+        volume.claim = serde_json::from_value(
+            json!({"namespace": "shop", "name": name, "uid": format!("uid-claim-{name}")}),
+        )
+        .unwrap();
+        // The map has them before `pv`.
+        world.view.volumes.insert(format!("a-{name}"), volume);
+        world.claim(
+            json!({"metadata": {"name": name, "uid": format!("uid-claim-{name}")},
+            "spec": {"volumeName": name, "dataSourceRef": null}, "status": {"phase": "Bound"}}),
+        );
+    }
+    world.wait(30);
+    let mut tried = std::collections::BTreeSet::new();
+    for _ in 0..60 {
+        world.now += Duration::from_millis(1300);
+        world.read_again();
+        for step in world.due().steps {
+            let begins = step.change == Some(Change::Retain);
+            assert!(begins, "{step:?}");
+            tried.insert(step.about.object.name.clone());
+            let ended = Ended {
+                uid: step.about.object.uid,
+                report: false,
+                begins,
+                outcome: Outcome::Waits,
+                waits: None,
+            };
+            world.memory.ended(&ended, world.now);
+        }
+    }
+    assert!(tried.contains("pv"), "{tried:?}");
+}
+
 /// Proves: F10.
 #[test]
 fn a_retired_pool_is_lost_after_minutes_unless_it_is_adopted() {

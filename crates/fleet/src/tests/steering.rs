@@ -315,6 +315,7 @@ fn a_step_that_failed_is_done_again() {
     let ended = |report, outcome| Ended {
         uid: "uid-new".into(),
         report,
+        begins: false,
         outcome,
         waits: None,
     };
