@@ -227,12 +227,15 @@ impl Memory {
     }
 
     /// Does the due part of the decisions about lost places.
-    fn take(&mut self, verdicts: Vec<Verdict>, now: Instant, due: &mut Due) {
+    fn take(&mut self, mut verdicts: Vec<Verdict>, now: Instant, due: &mut Due) {
+        // Those that were tried the longest time ago are the first, because few begin at a time.
+        verdicts.sort_by_key(|verdict| {
+            let pace = self.lost.get(&verdict.about()?.object.uid)?;
+            pace.allowed
+        });
         for verdict in verdicts {
-            let about = match &verdict {
-                Verdict::Rest => continue,
-                Verdict::Refuse(about, _) => about,
-                Verdict::Write(step) => &step.about,
+            let Some(about) = verdict.about() else {
+                continue;
             };
             let pace = self.lost.entry(about.object.uid.clone()).or_default();
             match verdict {

@@ -51,6 +51,16 @@ pub(crate) enum Change {
     Delete,
 }
 
+impl Verdict {
+    pub(crate) fn about(&self) -> Option<&About> {
+        match self {
+            Self::Rest => None,
+            Self::Refuse(about, _) => Some(about),
+            Self::Write(step) => Some(&step.about),
+        }
+    }
+}
+
 impl Change {
     pub(crate) fn drop_finalizer(name: &'static str, all: &[String]) -> Self {
         let rest = all.iter().filter(|found| *found != name);

@@ -352,7 +352,7 @@ fn a_claim_that_waits_delays_no_other() {
     }
     world.wait(30);
     let mut tried = std::collections::BTreeSet::new();
-    for _ in 0..60 {
+    for _ in 0..80 {
         world.now += Duration::from_millis(1300);
         world.read_again();
         for step in world.due().steps {
