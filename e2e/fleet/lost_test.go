@@ -407,6 +407,10 @@ func retiredPool(s *scenario) {
 	retire()
 	m.startDriver()
 	s.event("PersistentVolumeClaim", "data-db-0", "ReleaseSoon")
+	if note := s.event("PersistentVolumeClaim", "data-db-0", "ReleaseWaits"); !strings.Contains(note, "cordon the node and delete the pod") {
+		s.Errorf("the reason: %s", note)
+	}
+	s.kubectl("cordon", m.name)
 	s.evict("db")
 	s.elsewhere("db", volume)
 }

@@ -68,7 +68,7 @@ spec:
 
 	back()
 	s.driverReady()
-	text, err := os.ReadFile(filepath.Join(directory, "data", "file"))
+	text, err := os.ReadFile(node1.path(filepath.Join(directory, "data", "file")))
 	s.must(err)
 	if string(text) != "precious\n" {
 		s.Fatalf("the file of the lost node has %q", text)

@@ -76,8 +76,8 @@ impl Writer {
         let mut waiting = Vec::new();
         let mut scheduled = None;
         let look = |pod| match User::read(pod, &claim.name) {
-            Some(user) if user.scheduled => {
-                scheduled = Some(user.name);
+            Some(user) if !user.node.is_empty() => {
+                scheduled = Some((user.name, user.node));
                 true
             }
             user => {
@@ -86,8 +86,10 @@ impl Writer {
             }
         };
         self.search(Kind::POD, &claim.namespace, look).await?;
-        if let Some(name) = scheduled {
-            return waits(format!("pod {name} uses the claim on a node"));
+        if let Some((name, node)) = scheduled {
+            return waits(format!(
+                "pod {name} on node {node} names it; cordon the node and delete the pod"
+            ));
         }
         for pod in waiting {
             if self.set_makes(&pod, claim).await? {
@@ -182,7 +184,8 @@ fn waits(why: String) -> Confirmed {
 /// A pod that names a claim.
 struct User {
     name: String,
-    scheduled: bool,
+    /// Empty before it is scheduled.
+    node: String,
     /// The name and the uid of its `StatefulSet`, while the pod is to stay.
     set: Option<(String, String)>,
 }
@@ -221,7 +224,7 @@ impl User {
             None => volume.ephemeral.is_some() && format!("{name}-{}", volume.name) == claim,
         };
         spec.volumes.iter().any(names).then(|| Self {
-            scheduled: spec.node_name.is_some_and(|node| !node.is_empty()),
+            node: spec.node_name.unwrap_or_default(),
             set: set.map(|owner| (owner.name, owner.uid)),
             name,
         })

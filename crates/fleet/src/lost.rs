@@ -241,6 +241,11 @@ impl Lost<'_> {
             }
             let page = self.view.pages.get(node);
             let problem = match page.map(|page| (page, &page.answer)) {
+                // The first reading of all pages may take a while.
+                None if self.view.pods.values().any(|pod| pod.node == *node) => {
+                    elsewhere = Elsewhere::Unread;
+                    None
+                }
                 None => Some("has no driver yet".to_owned()),
                 Some((_, Err(problem))) => Some(format!("does not say what it has: {problem}")),
                 Some((page, Ok(inventory))) => {
