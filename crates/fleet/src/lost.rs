@@ -4,7 +4,7 @@
 //! either finishes a deletion that somebody asked for, or leaves the data where it is. The times are those that this
 //! process has watched, by a clock that nobody can set.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use objects::{NodeName, ObjectId, PoolId};
@@ -20,16 +20,17 @@ use crate::{Delays, Functions};
 /// Since when this process has seen what it sees now.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
-    absent: HashMap<String, Instant>,
-    retired: HashMap<(String, PoolId), Instant>,
+    absent: BTreeMap<String, Instant>,
+    /// By the pool, and by the node that calls it retired.
+    retired: BTreeMap<(PoolId, String), Instant>,
     /// Nodes without a pod and a label of the driver.
-    without: HashMap<String, Instant>,
+    without: BTreeMap<String, Instant>,
 }
 
 /// The standing of a place or of a pool at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node is in the cluster, and its page says that the pool is not retired.
+    /// The node is in the cluster, and the pool is not known to be retired there.
     Here,
     /// Lost, but not for long enough.
     Doubtful,
@@ -80,7 +81,7 @@ impl Watched {
             .iter()
             .filter(|place| !present.contains(**place));
         let (gone, all) = (gone.count(), with_volumes.len());
-        let mut places: HashSet<String> = with_volumes.into_iter().map(str::to_owned).collect();
+        let mut places: BTreeSet<String> = with_volumes.into_iter().map(str::to_owned).collect();
         if functions.finish {
             let names = view.contents.values().filter(|one| one.deleting);
             let names = names.filter_map(|content| content.label.as_deref());
@@ -113,7 +114,7 @@ impl Watched {
 }
 
 /// Keeps the times of those that are still there, and notes the others.
-fn note<K: Eq + std::hash::Hash>(since: &mut HashMap<K, Instant>, found: HashSet<K>, now: Instant) {
+fn note<K: Ord>(since: &mut BTreeMap<K, Instant>, found: BTreeSet<K>, now: Instant) {
     since.retain(|key, _| found.contains(key));
     for key in found {
         since.entry(key).or_insert(now);
@@ -121,12 +122,12 @@ fn note<K: Eq + std::hash::Hash>(since: &mut HashMap<K, Instant>, found: HashSet
 }
 
 /// The pools that the pages of the nodes call retired.
-fn retired(view: &View, now: Instant, delays: &Delays) -> HashSet<(String, PoolId)> {
-    let mut found = HashSet::new();
+fn retired(view: &View, now: Instant, delays: &Delays) -> BTreeSet<(PoolId, String)> {
+    let mut found = BTreeSet::new();
     for (node, page) in &view.pages {
         if let Some(inventory) = page.fresh(now, delays) {
             let pools = inventory.retired.iter();
-            found.extend(pools.map(|pool| (node.clone(), *pool)));
+            found.extend(pools.map(|pool| (*pool, node.clone())));
         }
     }
     found
@@ -154,38 +155,32 @@ impl Lost<'_> {
         match self.place(&volume.place, due) {
             Standing::Here => {
                 let Some(node) = self.retired_on(volume) else {
-                    return self.answers(volume);
+                    return Standing::Here;
                 };
-                let since = self.watched.retired.get(&(node.to_owned(), pool)).copied();
+                let since = self.watched.retired.get(&(pool, node.to_owned())).copied();
                 self.after(since, self.delays.retired_for, Loss::Retired, due)
             }
             standing => standing,
         }
     }
 
-    /// A node that does not say which pools are retired may be about to.
-    fn answers(&self, volume: &Volume) -> Standing {
+    /// Whether the node of a volume is there and says which pools are retired.
+    pub(crate) fn answers(&self, volume: &Volume) -> bool {
         let mut nodes = self.view.nodes.iter();
         let node = nodes.find(|(_, node)| node.place == volume.place);
         let page = node.and_then(|(name, _)| self.view.pages.get(name));
-        match page.and_then(|page| page.fresh(self.now, self.delays)) {
-            Some(_) => Standing::Here,
-            None => Standing::Doubtful,
-        }
+        page.is_some_and(|page| page.fresh(self.now, self.delays).is_some())
     }
 
     /// The node of the volume, if the volume's pool is retired there.
     pub(crate) fn retired_on(&self, volume: &Volume) -> Option<&str> {
         let pool = volume.id.pool();
-        let mut nodes = self.watched.retired.keys().filter(|(node, found)| {
-            *found == pool
-                && self
-                    .view
-                    .nodes
-                    .get(node)
-                    .is_some_and(|node| node.place == volume.place)
-        });
-        nodes.next().map(|(node, _)| &**node)
+        let of_pool = self.watched.retired.range((pool, String::new())..);
+        let mut of_pool = of_pool.take_while(|((found, _), _)| *found == pool);
+        of_pool.find_map(|((_, node), _)| {
+            let place = &self.view.nodes.get(node)?.place;
+            (*place == volume.place).then_some(&**node)
+        })
     }
 
     fn after(
@@ -220,7 +215,7 @@ impl Lost<'_> {
                 Some(*since + self.delays.absent_for)
             }
             Loss::Retired => {
-                let key = (self.retired_on(volume)?.to_owned(), volume.id.pool());
+                let key = (volume.id.pool(), self.retired_on(volume)?.to_owned());
                 let since = watched.retired.get(&key)?;
                 Some(*since + self.delays.retired_for)
             }

@@ -85,7 +85,9 @@ impl<'a> Round<'a> {
         };
         let class = self.view.classes.get(&volume.class);
         let opted = class.is_some_and(|class| class.releases);
-        if begun && (!opted || self.lost.volume(volume, due) == Standing::Here) {
+        // A node that does not answer may be about to call the pool retired.
+        let is_back = || self.lost.answers(volume);
+        if begun && (!opted || self.lost.volume(volume, due) == Standing::Here && is_back()) {
             return self.undo(volume, claim, due);
         }
         self.releases.undo.remove(&volume.identity.uid);
