@@ -107,7 +107,7 @@ func (s *scenario) logged() {
 	s.must(err)
 	lines := 0
 	for line := range strings.Lines(string(text)) {
-		if strings.Contains(line, "wrote "+selected) && strings.Contains(line, s.namespace) {
+		if strings.Contains(line, " wrote ") && strings.Contains(line, "change="+selected+"=") && strings.Contains(line, s.namespace) {
 			lines++
 		}
 	}
