@@ -7,6 +7,7 @@
 #        RUN          a directory for logs and the nodes' files, absolute, created anew
 #        NODES        the numbers of the nodes, default "1 2"; without any, there is no registry either
 #        CONTROLLERS SCHEDULER  see control-plane.sh
+#        GATES        feature gates of the API server and of the kubelets, as A=true,B=true
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
 #        NODE_SETUP   see node.sh
 #        IMAGES       see node.sh

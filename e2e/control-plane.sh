@@ -3,6 +3,7 @@
 #
 # Env:   RUN KUBECONFIG  as in cluster.sh
 #        CONTROLLERS     those that the controller manager runs, default: its own list
+#        GATES           the feature gates of the API server, as A=true,B=true
 #        SCHEDULER       if empty, the command starts the scheduler itself
 set -eu
 address=172.30.0.1
@@ -38,7 +39,7 @@ start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$RUN/pki" 
     --advertise-address="$address" --service-cluster-ip-range=10.96.0.0/24 --allow-privileged=true \
     --authorization-mode=Node,RBAC --token-auth-file="$RUN/pki/tokens.csv" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$RUN/pki/sa.pub" \
-    --service-account-signing-key-file="$RUN/pki/sa.key" --kubelet-preferred-address-types=InternalIP
+    --service-account-signing-key-file="$RUN/pki/sa.key" --kubelet-preferred-address-types=InternalIP --feature-gates="${GATES:-}"
 for _ in $(seq 240); do
     ! kubectl get --raw /readyz >/dev/null 2>&1 || break
     sleep 0.5

@@ -8,6 +8,7 @@
 #        IMAGES                the archives in PARTS/images that the node loads, default: all
 #        SSL_CERT_FILE         the certificate of the registry
 #        KUBELET_DIR           kubelet's root directory
+#        GATES                 kubelet's feature gates
 #        NODE_SETUP            a command run before kubelet, with NODE and NODE_ROOT set: disks, mounts
 set -eu
 number=$1
@@ -58,5 +59,6 @@ sh -euc "$NODE_SETUP" >"$RUN/log/setup$number" 2>&1
 echo "$NODE" >"$NODE_ROOT/name"
 while :; do
     kubelet --kubeconfig="$KUBECONFIG" --config="$NODE_ROOT/kubelet.yaml" --root-dir="$KUBELET_DIR" \
-        --hostname-override="$(cat "$NODE_ROOT/name")" --node-ip="$address" --v=2 >>"$RUN/log/kubelet$number" 2>&1 || sleep 1
+        --hostname-override="$(cat "$NODE_ROOT/name")" --node-ip="$address" --feature-gates="${GATES:-}" \
+        --v=2 >>"$RUN/log/kubelet$number" 2>&1 || sleep 1
 done

@@ -144,6 +144,8 @@ fleet)
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
 scenarios)
+    # Kubernetes 1.37 shows the health of volumes only with this gate. Before, it has no effect on the driver.
+    export GATES=CSIVolumeHealth=true
     if [ $# -gt 0 ]; then
         step scenarios cluster scenarios -test.timeout 40m "$@"
     else

@@ -4,7 +4,7 @@ mod inventory;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use axum::routing::get;
 use linux::quota::Enforcement;
 use linux::sync::lock;
 use objects::PoolName;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 
-use crate::metrics::{self, Metrics};
+use crate::metrics::{self, Metrics, Scrape};
 use crate::pool::{Pool, PoolStatus, Unavailable};
 use crate::volume::Volumes;
 
@@ -30,11 +30,22 @@ use inventory::Gate;
 /// The time that a pool has to report its status; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The address of the pages, and the file with the key of the inventory.
+/// The time that the registrar has to accept a connection.
+const REGISTRAR_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The address of the pages, and the files that they read.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
+    pub(crate) files: Files,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// The file with the key of the inventory.
     pub(crate) key: Option<PathBuf>,
+    /// The socket by which kubelet finds the driver.
+    pub(crate) registration: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -44,6 +55,7 @@ struct Page {
     turns: Turns,
     /// None: there is no inventory.
     gate: Option<Gate>,
+    registration: Arc<Path>,
 }
 
 /// One lock for each pool that was scraped. It is locked during a report, so that a dead disk blocks one
@@ -58,11 +70,11 @@ struct Scraped {
 
 /// Serves the pages forever; the inventory only with the key in a file.
 pub(crate) async fn serve(
-    Server { listener, key }: Server,
+    Server { listener, files }: Server,
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
 ) {
-    let page = Page::new(volumes, metrics, key);
+    let page = Page::new(volumes, metrics, files);
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
@@ -73,12 +85,13 @@ pub(crate) async fn serve(
 }
 
 impl Page {
-    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>, key: Option<PathBuf>) -> Self {
+    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>, files: Files) -> Self {
         Self {
             volumes,
             metrics,
             turns: Turns::default(),
-            gate: key.map(Gate::new),
+            gate: files.key.map(Gate::new),
+            registration: files.registration.into(),
         }
     }
 
@@ -144,10 +157,22 @@ async fn metrics_text(State(page): State<Page>) -> Response {
     while let Some(scrape) = scrapes.join_next().await {
         statuses.extend(scrape);
     }
-    match page.metrics.text(statuses.into_iter().collect()) {
+    let scrape = Scrape {
+        pools: statuses.into_iter().collect(),
+        registered: registered(&page.registration).await,
+    };
+    match page.metrics.text(scrape) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+/// Whether the registrar accepts connections on its socket; `None`: kubelet has no directory for sockets there.
+async fn registered(socket: &Path) -> Option<bool> {
+    // Without the node's own disk, on which the directory is, nothing works here.
+    socket.parent().filter(|directory| directory.is_dir())?;
+    let connected = tokio::time::timeout(REGISTRAR_PATIENCE, UnixStream::connect(socket)).await;
+    Some(connected.is_ok_and(|connected| connected.is_ok()))
 }
 
 #[derive(Debug, Clone)]
@@ -312,7 +337,28 @@ mod tests {
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();
-        (dir, Page::new(volumes, Arc::new(Metrics::new()), None))
+        (
+            dir,
+            Page::new(
+                volumes,
+                Arc::new(Metrics::new("n1".parse().unwrap())),
+                Files::default(),
+            ),
+        )
+    }
+
+    /// Proves: SV12.
+    #[tokio::test]
+    async fn the_registration_is_lost_without_a_listener() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("registry/csi.example-reg.sock");
+        assert_eq!(registered(&socket).await, None, "no kubelet");
+        std::fs::create_dir(dir.path().join("registry")).unwrap();
+        assert_eq!(registered(&socket).await, Some(false), "no socket");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        assert_eq!(registered(&socket).await, Some(true));
+        drop(listener);
+        assert_eq!(registered(&socket).await, Some(false), "a dead socket");
     }
 
     /// Proves: SV7.

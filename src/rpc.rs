@@ -5,6 +5,7 @@
 
 mod admin;
 mod controller;
+mod health;
 mod identity;
 mod lists;
 mod node;
@@ -220,7 +221,8 @@ impl Edge {
         }
         result.map(Response::new).or_else(|error| {
             // An error that is a success, such as the deletion of an absent volume, has no content.
-            status::status(&error, operation).map(|()| Response::new(T::default()))
+            status::status(&error, operation, &self.plugin.node)
+                .map(|()| Response::new(T::default()))
         })
     }
 }

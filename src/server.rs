@@ -65,6 +65,9 @@ const DISCOVER_EVERY: Duration = Duration::from_mins(1);
 /// The pause after a search, because pods mount and unmount often.
 const DISCOVER_PAUSE: Duration = Duration::from_secs(1);
 
+/// The directory below kubelet's in which it finds the sockets of registrars.
+const REGISTRATIONS: &str = "plugins_registry";
+
 /// The time that calls have to end when the server stops.
 const DRAIN: Duration = Duration::from_secs(30);
 
@@ -75,6 +78,8 @@ const FLUSH: Duration = Duration::from_secs(1);
 pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()> {
     let (key, value) = (config.driver.topology_key, config.node.topology_value());
     let topology = format!("{key}={value}");
+    let socket = format!("{}-reg.sock", config.driver.driver_name);
+    let registration = config.kubelet_dir.join(REGISTRATIONS).join(socket);
     let plugin = Plugin {
         driver_name: config.driver.driver_name,
         topology: Topology { key, value },
@@ -97,8 +102,11 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
     let served = runtime.block_on(async {
         let stop = stop_signal()?;
         let http = config.http.map(bind_http).transpose()?;
-        let key = config.inventory_key;
-        let http = http.map(|listener| http::Server { listener, key });
+        let files = http::Files {
+            key: config.inventory_key,
+            registration,
+        };
+        let http = http.map(|listener| http::Server { listener, files });
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
         tracing::info!(endpoint = %config.endpoint.display(), "serving");
         let served = serve(listener, http, plugin, Arc::clone(&volumes), stop).await;
@@ -119,7 +127,7 @@ async fn serve(
     volumes: Arc<Volumes>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<()> {
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new(plugin.node.clone()));
     let edge = Arc::new(Edge::new(
         plugin,
         Arc::clone(&volumes),

@@ -9,6 +9,7 @@ mod enforce;
 mod expand;
 mod find;
 mod fits;
+mod health;
 mod ids;
 mod images;
 mod in_flight;

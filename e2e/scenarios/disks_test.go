@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 var disks = []entry{
 	{"a pool whose disk is not mounted takes nothing and says so, and serves when it is, without a restart", diskComesLate},
 	{"a disk is unmounted under the running driver, and comes back with its volumes", diskComesBack},
-	{"a disk unmounted under a pod: the pod goes on, and its volume is neither lost nor made anew", diskGoesUnderPod},
+	{"a disk unmounted under a pod: the pod goes on, kubectl shows it, and the volume is neither lost nor made anew", diskGoesUnderPod},
 	{"another disk in a pool's place is refused and left as it is", diskExchanged},
 }
 
@@ -118,6 +119,40 @@ func (s *scenario) runsPromptly(pod string) {
 	}
 }
 
+// healthShows waits until the status of a pod on node1 shows this condition of its volume, and the CSINode one of the pool
+// `late`. Without a text, both must show none.
+func (s *scenario) healthShows(pod, text string) {
+	s.Helper()
+	version, err := client.Discovery().ServerVersion()
+	s.must(err)
+	if minor, _ := strconv.Atoi(version.Minor); minor < 37 {
+		return
+	}
+	s.eventually(fmt.Sprintf("the health of %s and of its storage is %q", pod, text), patience, func() string {
+		found, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), pod, metav1.GetOptions{})
+		s.must(err)
+		var conditions []string
+		for _, volume := range found.Status.VolumeHealth {
+			for _, condition := range volume.HealthConditions {
+				conditions = append(conditions, fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, condition.Message))
+			}
+		}
+		info, err := client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+		s.must(err)
+		late := false
+		for _, health := range info.Status.StorageHealth {
+			for _, condition := range health.HealthConditions {
+				late = late || health.Name == driver && condition.Reason == "PoolUnavailableLate"
+			}
+		}
+		shown := strings.Join(conditions, "; ")
+		if (shown == "") != (text == "") || !strings.HasPrefix(shown, text) || late != (text != "") {
+			return fmt.Sprintf("%q, and the storage %v", shown, info.Status.StorageHealth)
+		}
+		return ""
+	})
+}
+
 // Proves: DK1.
 func diskComesLate(s *scenario) {
 	life := s.driverLife()
@@ -209,22 +244,25 @@ func diskComesBack(s *scenario) {
 	s.lateFreed()
 }
 
-// Proves: DK1.
+// Proves: DK1, E2, VH1, VH2.
 func diskGoesUnderPod(s *scenario) {
 	class := s.onLate()
 	writer := s.beats("writer", class, node1)
 	volume := s.volume("writer").Name
 
 	// The pod's own mount keeps the disk in use, but not at the pool's path.
+	s.healthShows("writer", "")
 	s.unmountLate()
+	s.healthShows("writer", "Inaccessible PoolUnavailable: pool late: nothing is mounted at its path")
 	writer.goesOn()
 	s.pod("second", with("writer", "/data"))
 	s.event("Pod", "second", "pool late, which holds the volume, is "+notMounted)
 	s.claim("sent", class, "25Mi", sentTo(node1))
-	s.event("PersistentVolumeClaim", "sent", "pool late is "+notMounted)
+	s.event("PersistentVolumeClaim", "sent", "node node1: pool late is "+notMounted)
 
 	s.mountLate()
 	s.running("second")
+	s.healthShows("writer", "")
 	writer.goesOn()
 	seen, err := s.exec("second", "cat /data/beats")
 	s.must(err)

@@ -70,7 +70,7 @@ func (s *scenario) memberOf(n node, claim string) string {
 	return ""
 }
 
-// Proves: PS2.
+// Proves: PS2, V11.
 func twoPerDisk(s *scenario) {
 	class := s.onSet(nil)
 	count := map[node]int{node1: 8, node2: 4}
@@ -81,7 +81,12 @@ func twoPerDisk(s *scenario) {
 	}
 	for _, n := range nodes() {
 		for i := range count[n] {
-			s.volume(fmt.Sprint(n.name, "-", i))
+			claim := fmt.Sprint(n.name, "-", i)
+			attributes := s.volume(claim).Spec.CSI.VolumeAttributes
+			named := attributes["pool"] + "/" + attributes["member"]
+			if member := s.memberOf(n, claim); named != member {
+				s.Errorf("the attributes of %s on %s name %s, and not %s", claim, n.name, named, member)
+			}
 		}
 		found := s.perMember(n)
 		for member, volumes := range found {

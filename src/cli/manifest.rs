@@ -294,6 +294,8 @@ fn volume(
         None => args.claim_uid.clone().filter(|uid| !uid.is_empty()),
     };
     let class = record.kubernetes.class.as_ref().or(args.class.as_ref());
+    let attributes = contents.pool.name.labels();
+    let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let capacity = Some(record.size_bytes).filter(|size| !size.is_zero());
     let volume = Volume {
         name: name.to_owned(),
@@ -315,7 +317,7 @@ fn volume(
             .ok_or("its record names no class; give --class")?,
         policy: args.policy,
         mount_options: record.kubernetes.mount_options.clone(),
-        attributes: BTreeMap::new(),
+        attributes: attributes.collect(),
     };
     let exists = volume.claim.uid.is_some();
     Ok((volume, exists))

@@ -13,6 +13,7 @@ use objects::{Bytes, ObjectId};
 use crate::pool::base::Pool;
 use crate::pool::load::load;
 use crate::pool::state::index::Index;
+use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::enforcement::Unenforced;
 use crate::pool::store::trash::TrashEntry;
@@ -77,6 +78,7 @@ impl Pool {
         }
         self.warn_if_unenforced(&disk);
         self.warn_if_full(&disk);
+        self.state.seen(Backing::of(&disk));
         self.state.open(disk, index, other);
         if let Ok(disk) = self.disk() {
             self.measure_member(&disk);
@@ -124,6 +126,8 @@ impl Pool {
         };
         if let Ok(disk) = self.disk() {
             let _work = self.begin_own();
+            // First, because a disk with errors may be closed.
+            self.state.seen(Backing::of(&disk));
             match disk.verify(&self.options) {
                 Ok(()) => self.inspect_member(&disk),
                 Err(unavailable) => self.mark_unavailable(&unavailable),

@@ -33,6 +33,7 @@ use crate::pool::state::reservations::{
     Charged, Demand, Empty, Held, Measurement, Reservations, Standing,
 };
 use crate::pool::state::status::PoolStatus;
+use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error;
@@ -51,6 +52,7 @@ struct State {
     id: Option<PoolId>,
     /// Whether the index was read since the start.
     read: bool,
+    backing: Backing,
     index: Index,
     /// The charges that copies under construction will retain.
     pending: Vec<RetainedCharge>,
@@ -90,6 +92,7 @@ impl PoolState {
             disk: Err(Unavailable::Opening),
             id,
             read: false,
+            backing: Backing::default(),
             index: Index::default(),
             pending: Vec::new(),
             reservations: Reservations::default(),
@@ -149,6 +152,15 @@ impl PoolState {
         state.reservations.other = Bytes::ZERO;
     }
 
+    /// Notes the devices below the pool, and the errors of its disk.
+    pub(super) fn seen(&self, backing: Backing) {
+        self.lock().backing = backing;
+    }
+
+    pub(crate) fn backing(&self) -> Backing {
+        self.lock().backing.clone()
+    }
+
     /// Why the records, which may exist, were never read since the start.
     pub(crate) fn why_unread(&self) -> Option<Unavailable> {
         let state = self.lock();
@@ -175,6 +187,7 @@ impl PoolState {
             volumes: index.volumes().len(),
             snapshots: index.snapshots().len(),
             not_enforced: index.not_enforced(enforcement),
+            backing: state.backing.clone(),
             quarantined: index.quarantined().len(),
             trash: index.trash().len(),
             ..PoolStatus::default()

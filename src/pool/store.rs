@@ -20,6 +20,7 @@
 //! - flock(2) excludes other servers: no other machine mounts the filesystem.
 
 pub(crate) mod amend;
+pub(crate) mod backing;
 pub(crate) mod claims;
 pub(crate) mod context;
 pub(crate) mod dirs;

@@ -186,10 +186,16 @@ fn message(volume: &Volume, topology: &Topology) -> csi::Volume {
         Some(_) => "image",
         None => volume.enforcement.as_str(),
     };
+    // Kubernetes keeps those of the creation, so a moved volume has another member.
+    let attributes = [("enforcement", enforcement)]
+        .into_iter()
+        .chain(volume.pool.labels());
     csi::Volume {
         capacity_bytes: volume.size.to_i64(),
         volume_id: volume.id.to_string(),
-        volume_context: [("enforcement".to_owned(), enforcement.to_owned())].into(),
+        volume_context: attributes
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
         content_source: volume.source.map(source_message),
         // Without it every node's provisioner would delete the volume's object.
         accessible_topology: vec![topology.to_message()],

@@ -12,12 +12,14 @@ use crate::csi::volume_usage::Unit;
 use crate::error::{Operation, Result};
 use crate::volume::Usage;
 
-use super::{Answer, Edge, Rpc, request, service};
+use super::{Answer, Edge, Rpc, health, request, service};
 
-const DECLARED: [RpcType; 3] = [
+const DECLARED: [RpcType; 5] = [
     RpcType::GetVolumeStats,
     RpcType::ExpandVolume,
     RpcType::SingleNodeMultiWriter,
+    RpcType::GetVolumeHealth,
+    RpcType::GetStorageHealth,
 ];
 
 service! {
@@ -44,6 +46,24 @@ service! {
                 let inodes = stats.inodes.map(|inodes| usage(inodes, Unit::Inodes));
                 let usage = [usage(stats.bytes, Unit::Bytes)].into_iter().chain(inodes);
                 Ok(csi::NodeGetVolumeStatsResponse { usage: usage.collect() })
+            };
+
+        // From memory: kubelet asks for one volume of the node after the other, those of all drivers.
+        node_get_volume_health(NodeGetVolumeHealthRequest: volume_id) -> NodeGetVolumeHealthResponse,
+            Rpc::read(Operation::Volume), |edge, request| {
+                request::optional_path("volume_publish_path", &request.volume_publish_path)?;
+                request::optional_path("staging_target_path", &request.staging_target_path)?;
+                let conditions = edge.volumes.health(&request.volume_id)?;
+                let health_statuses = health::of_volume(conditions);
+                let volume_id = request.volume_id;
+                let volume_health = Some(csi::VolumeHealth { volume_id, health_statuses });
+                Ok(csi::NodeGetVolumeHealthResponse { volume_health })
+            };
+
+        node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse,
+            Rpc::read(Operation::Query), |edge, _| {
+                let backend_health = health::of_storage(&edge.volumes.storage_health());
+                Ok(csi::NodeGetStorageHealthResponse { backend_health })
             };
 
         node_expand_volume(NodeExpandVolumeRequest: volume_id) -> NodeExpandVolumeResponse,

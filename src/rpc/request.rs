@@ -132,6 +132,14 @@ pub(super) fn path(field: &str, path: String) -> Result<PathBuf> {
     required(field, path).map(PathBuf::from)
 }
 
+/// Refuses a path that is given and not absolute.
+pub(super) fn optional_path(field: &str, path: &str) -> Result<()> {
+    if path.is_empty() || path.starts_with('/') {
+        return Ok(());
+    }
+    Err(Error::invalid(field, "is not absolute"))
+}
+
 /// Refuses a required field that is empty.
 pub(super) fn required<T: Default + PartialEq>(field: &str, value: T) -> Result<T> {
     if value == T::default() {

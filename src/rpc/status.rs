@@ -1,5 +1,6 @@
 //! The gRPC status of each error.
 
+use objects::NodeName;
 use tonic::Status;
 
 use crate::error::{Code, Error, Operation};
@@ -8,11 +9,17 @@ use crate::error::{Code, Error, Operation};
 /// of headers, and percent-encoding may treble the length.
 const MAX_MESSAGE_BYTES: usize = 4 << 10;
 
-/// The status of an error in an operation; `Ok` where the operation treats the error as a success.
-pub(super) fn status(error: &Error, operation: Operation) -> Result<(), Status> {
+/// The status of an error in an operation; `Ok` where the operation treats the error as a success. Those of the controller
+/// service name the node, because the sidecars report them on objects that no node has yet.
+pub(super) fn status(error: &Error, operation: Operation, node: &NodeName) -> Result<(), Status> {
+    use Operation::{CreateSnapshot, CreateVolume, Delete};
+    let message = match operation {
+        CreateVolume | CreateSnapshot | Delete => format!("node {node}: {}", message(error)),
+        _ => message(error),
+    };
     match grpc(error.code(operation)) {
         (tonic::Code::Ok, _) => Ok(()),
-        (code, _) => Err(Status::new(code, message(error))),
+        (code, _) => Err(Status::new(code, message)),
     }
 }
 

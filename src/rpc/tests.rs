@@ -4,6 +4,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
+use crate::metrics::Scrape;
 use crate::volume::{PATIENCE, Settings};
 
 mod services;
@@ -59,12 +60,16 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         },
         node,
     };
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new("n1".parse().unwrap()));
     (dir, Arc::new(Edge::new(plugin, volumes, metrics)))
 }
 
 fn counted(edge: &Edge, line: &str) -> bool {
-    let text = edge.metrics.text(Vec::new()).unwrap();
+    let text = edge.metrics.text(Scrape {
+        pools: Vec::new(),
+        registered: None,
+    });
+    let text = text.unwrap();
     text.lines()
         .any(|got| got == format!("rootcellar_rpc_seconds_count{line}"))
 }

@@ -49,10 +49,13 @@ impl Running {
         let address = http.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async { stopped.await.unwrap() };
-        let key = Some(dir.path().join("key"));
+        let files = http::Files {
+            key: Some(dir.path().join("key")),
+            registration: dir.path().join("registry/csi.example-reg.sock"),
+        };
         let http = http::Server {
             listener: http,
-            key,
+            files,
         };
         let ended = tokio::spawn(serve(listener, Some(http), plugin, volumes, shutdown));
         Self {

@@ -109,9 +109,11 @@ const CALLS: [Call; 36] = calls! {
     Node(publish): NodePublishVolumeRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition];
     Node(unpublish): NodeUnpublishVolumeRequest => [InvalidArgument, NotFound, AlreadyExists];
-    Node(stats): NodeGetVolumeStatsRequest => [InvalidArgument, NotFound];
+    // Both have the same fields.
+    Node(stats): NodeGetVolumeStatsRequest NodeGetVolumeHealthRequest
+        => [InvalidArgument, NotFound];
     Node(expand): NodeExpandVolumeRequest => [InvalidArgument, NotFound, OutOfRange];
-    Node(others): NodeGetCapabilitiesRequest NodeGetInfoRequest => [];
+    Node(others): NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetStorageHealthRequest => [];
 
     Controller(others): ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
         ControllerListVolumeHealthRequest ControllerGetVolumeHealthRequest
@@ -120,8 +122,7 @@ const CALLS: [Call; 36] = calls! {
         DeleteVolumeGroupSnapshotRequest GetVolumeGroupSnapshotRequest => [Unimplemented];
     SnapshotMetadata(others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
         => [Unimplemented];
-    Node(others): NodeStageVolumeRequest NodeUnstageVolumeRequest NodeGetVolumeHealthRequest
-        NodeGetStorageHealthRequest => [Unimplemented];
+    Node(others): NodeStageVolumeRequest NodeUnstageVolumeRequest => [Unimplemented];
 };
 
 /// A served pool with volumes, and foreign files around it.

@@ -9,6 +9,7 @@ mod disks;
 mod durable;
 mod fuzz;
 mod handover;
+mod health;
 mod hostile;
 mod images;
 mod imports;

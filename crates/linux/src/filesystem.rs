@@ -1,14 +1,17 @@
 //! All facts about types of filesystems on which the driver depends.
 
-use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::{os, sys};
+
+const BTRFS: &str = "/sys/fs/btrfs";
+const EXT4: &str = "/sys/fs/ext4";
 
 /// A type of filesystem. statfs(2) reports its magic number (`include/uapi/linux/magic.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +96,7 @@ impl Filesystem {
     pub fn devices(self, root: BorrowedFd<'_>) -> Result<Vec<PathBuf>, Errno> {
         if self == Self::Btrfs {
             let id = Uuid::from_bytes(sys::btrfs_id(root)?);
-            let devices = PathBuf::from(format!("/sys/fs/btrfs/{id}/devices"));
+            let devices = PathBuf::from(format!("{BTRFS}/{id}/devices"));
             let names = os::entry_names(os::open_dir(os::open_path(&devices)?, ".")?.as_fd())?;
             return Ok(names.iter().map(|name| devices.join(name)).collect());
         }
@@ -101,6 +104,38 @@ impl Filesystem {
             (0, _) => Vec::new(),
             (major, minor) => vec![format!("/sys/dev/block/{major}:{minor}").into()],
         })
+    }
+
+    /// The names of these devices, such as `nvme0n1p1`.
+    pub fn device_names(self, root: BorrowedFd<'_>) -> io::Result<Vec<String>> {
+        let name = |entry: &PathBuf| {
+            let entry = entry.canonicalize()?;
+            let name = entry.file_name().unwrap_or_default();
+            Ok(name.to_string_lossy().into_owned())
+        };
+        self.devices(root)?.iter().map(name).collect()
+    }
+
+    /// The errors that the kernel has counted for the filesystem of `root` and keeps on it: on ext4 all that it has met,
+    /// on btrfs those of its devices. `None`: it counts none, as XFS. The disk is not asked.
+    pub fn errors(self, root: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+        let read = |path: &Path| Ok::<_, io::Error>(sum_of_counters(&fs::read_to_string(path)?));
+        match self {
+            Self::Ext4 => {
+                let names = self.device_names(root)?;
+                let count = |name: &String| read(&Path::new(EXT4).join(name).join("errors_count"));
+                names.first().map(count).transpose()
+            }
+            Self::Btrfs => {
+                let id = Uuid::from_bytes(sys::btrfs_id(root)?);
+                let mut errors = 0_u64;
+                for device in fs::read_dir(format!("{BTRFS}/{id}/devinfo"))? {
+                    errors = errors.saturating_add(read(&device?.path().join("error_stats"))?);
+                }
+                Ok(Some(errors))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Whether only syncfs(2) makes mode and owner of a directory's entries durable. On XFS and ext4
@@ -164,6 +199,14 @@ impl Filesystem {
     }
 }
 
+/// The sum of the counters in a file of sysfs: one number, or lines with a name and a number.
+fn sum_of_counters(text: &str) -> u64 {
+    let counters = text
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    counters.fold(0, u64::saturating_add)
+}
+
 /// The name that mount(8) knows.
 impl fmt::Display for Filesystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,6 +230,15 @@ pub fn is_read_only(directory: impl AsFd) -> Result<bool, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_of_the_kernel_are_added() {
+        let btrfs =
+            "write_errs 1\nread_errs 20\nflush_errs 0\ncorruption_errs 300\ngeneration_errs 0\n";
+        for (text, sum) in [("7\n", 7), (btrfs, 321), ("invalid\n", 0), ("", 0)] {
+            assert_eq!(sum_of_counters(text), sum, "{text:?}");
+        }
+    }
 
     /// Proves: P14.
     #[test]

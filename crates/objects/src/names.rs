@@ -141,6 +141,12 @@ impl PoolName {
         self.0.split_once('/').map_or(&*self.0, |(set, _)| set)
     }
 
+    /// The labels of the pool: in metrics, and as attributes of a `PersistentVolume`.
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let member = self.member().map(|member| ("member", member));
+        [("pool", self.in_classes())].into_iter().chain(member)
+    }
+
     /// The name within the set; `None` for a pool that is in no set.
     pub fn member(&self) -> Option<&str> {
         self.0.split_once('/').map(|(_, member)| member)

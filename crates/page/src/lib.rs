@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod reference;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -5,6 +5,7 @@ use std::time::Duration;
 use linux::quota::Enforcement;
 use objects::Bytes;
 
+use crate::pool::store::backing::Backing;
 use crate::pool::store::unavailable::Unavailable;
 
 #[derive(Debug, Clone, Default)]
@@ -28,6 +29,7 @@ pub struct PoolStatus {
     pub snapshots: usize,
     /// The number of volumes whose size is not enforced.
     pub not_enforced: usize,
+    pub backing: Backing,
     /// The number of limits that differed from the records and were restored, since start.
     pub limits_restored: u64,
     pub quarantined: usize,

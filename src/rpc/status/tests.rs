@@ -26,6 +26,10 @@ const OPERATIONS: [Operation; 6] = [
     Operation::Query,
 ];
 
+fn node() -> NodeName {
+    "n1".parse().unwrap()
+}
+
 /// Turns the table into samples and a `row` whose match is exhaustive: a variant without a line
 /// does not compile.
 macro_rules! table {
@@ -259,7 +263,8 @@ fn every_error_has_the_code_of_the_table_for_every_operation() {
             "the sample of the line is of another variant"
         );
         for (operation, code) in OPERATIONS.into_iter().zip(codes) {
-            let got = status(&error, operation).map_or_else(|s| s.code(), |()| tonic::Code::Ok);
+            let got =
+                status(&error, operation, &node()).map_or_else(|s| s.code(), |()| tonic::Code::Ok);
             assert_eq!(error.code(operation), code, "{variant} in {operation:?}");
             assert_eq!(got, grpc(code).0, "{variant} in {operation:?}");
         }
@@ -270,7 +275,7 @@ fn every_error_has_the_code_of_the_table_for_every_operation() {
 #[test]
 fn a_status_has_a_message_and_no_details() {
     for (variant, error) in samples() {
-        let Err(status) = status(&error, Operation::Volume) else {
+        let Err(status) = status(&error, Operation::Volume, &node()) else {
             panic!("{variant} is no failure of a call about a volume")
         };
         assert_eq!(status.message(), error.to_string(), "{variant}");
@@ -279,11 +284,33 @@ fn a_status_has_a_message_and_no_details() {
     }
 }
 
+/// Proves: E2.
+#[test]
+fn a_message_about_an_object_without_a_node_names_the_node() {
+    for (variant, error) in samples() {
+        for operation in OPERATIONS {
+            let Err(status) = status(&error, operation, &node()) else {
+                continue;
+            };
+            let names = !matches!(
+                operation,
+                Operation::Expand | Operation::Volume | Operation::Query
+            );
+            let message = if names {
+                format!("node n1: {error}")
+            } else {
+                error.to_string()
+            };
+            assert_eq!(status.message(), message, "{variant} in {operation:?}");
+        }
+    }
+}
+
 /// Proves: E1.
 #[test]
 fn a_message_holds_its_source() {
     let error = Error::from(MountError::Io(path_fault()));
-    let message = status(&error, Operation::Volume)
+    let message = status(&error, Operation::Volume, &node())
         .unwrap_err()
         .message()
         .to_owned();
@@ -302,7 +329,7 @@ fn a_message_of_any_length_fits_into_a_header() {
         "\0".repeat(1 << 20),
     ] {
         let error = Error::NotFound { what: "volume", id };
-        let status = status(&error, Operation::Volume).unwrap_err();
+        let status = status(&error, Operation::Volume, &node()).unwrap_err();
         assert!(status.message().len() <= MAX_MESSAGE_BYTES + '…'.len_utf8());
         assert!(status.message().ends_with('…'));
     }

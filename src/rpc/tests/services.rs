@@ -132,14 +132,17 @@ fn place(value: &str) -> csi::Topology {
     }
 }
 
-/// Proves: V5.
+/// Proves: V5, V11.
 #[tokio::test]
 async fn create_get_and_list_describe_a_volume_alike() {
     let driver = Driver::start();
     let volume = driver.create("pvc-1").await;
     assert_eq!(volume.capacity_bytes, MIB);
     assert_eq!(volume.accessible_topology, [place("n1")]);
-    assert_eq!(volume.volume_context, map(&[("enforcement", "none")]));
+    assert_eq!(
+        volume.volume_context,
+        map(&[("enforcement", "none"), ("pool", "default")])
+    );
     assert_eq!(
         driver.create("pvc-1").await,
         volume,
@@ -366,6 +369,47 @@ async fn the_driver_reports_its_identity_and_its_capabilities() {
             .controller_get_capabilities(csi::ControllerGetCapabilitiesRequest {})
     );
     assert_eq!(plugin.capabilities.len(), 4);
-    assert_eq!(node.capabilities.len(), 3);
+    assert_eq!(node.capabilities.len(), 5);
     assert_eq!(controller.capabilities.len(), 9);
+}
+
+/// Proves: VH1.
+#[tokio::test]
+async fn the_health_of_a_volume_needs_no_path_and_refuses_a_relative_one() {
+    let driver = Driver::start();
+    let volume_id = driver.create("pvc-1").await.volume_id;
+    let ask = |id: &str, publish: &str, staging: &str| csi::NodeGetVolumeHealthRequest {
+        volume_id: id.into(),
+        volume_publish_path: publish.into(),
+        staging_target_path: staging.into(),
+    };
+    let absent = "v1-00000000000000000000000000000000-00000000000000000000000000000000";
+    let cases = [
+        // request, code
+        (ask(&volume_id, "", ""), Code::Ok),
+        (ask(&volume_id, "/a", "/b"), Code::Ok),
+        (ask(&volume_id, "a", ""), Code::InvalidArgument),
+        (ask(&volume_id, "", "b"), Code::InvalidArgument),
+        (ask("", "", ""), Code::InvalidArgument),
+        (ask("no id", "", ""), Code::NotFound),
+        (ask(absent, "", ""), Code::NotFound),
+    ];
+    for (request, code) in cases {
+        let case = format!("{request:?}");
+        let answer = driver
+            .node
+            .node_get_volume_health(Request::new(request))
+            .await;
+        match answer {
+            Ok(answer) => {
+                let health = answer.into_inner().volume_health.unwrap();
+                assert_eq!(
+                    (health.volume_id, health.health_statuses),
+                    (volume_id.clone(), vec![])
+                );
+                assert_eq!(code, Code::Ok, "{case}");
+            }
+            Err(status) => assert_eq!(status.code(), code, "{case}"),
+        }
+    }
 }

@@ -24,7 +24,8 @@ async fn a_create_that_is_repeated_finds_its_volume() {
     let volume = clients.create(request.clone()).await.unwrap();
     assert_eq!(volume.capacity_bytes, 5 << 20);
     assert!(volume.volume_id.len() <= 128, "{volume:?}");
-    assert_eq!(volume.volume_context, map(&[("enforcement", "none")]));
+    let context = map(&[("enforcement", "none"), ("pool", "default")]);
+    assert_eq!(volume.volume_context, context);
     assert_eq!(clients.create(request.clone()).await.unwrap(), volume);
     let spelled = create_with(
         "pvc-1",

@@ -85,7 +85,8 @@ async fn the_services_declare_the_calls_that_work() {
     );
     assert_declared!(
         node.node_get_capabilities(NodeGetCapabilitiesRequest),
-        node_service_capability: GetVolumeStats ExpandVolume SingleNodeMultiWriter
+        node_service_capability:
+            GetVolumeStats ExpandVolume SingleNodeMultiWriter GetVolumeHealth GetStorageHealth
     );
 }
 

@@ -233,7 +233,8 @@ async fn serve(node: DiskNode, test: &impl AsyncFn(&DiskNode, &mut Served)) {
 pub struct Served {
     pub clients: Clients,
     pub server: Server,
-    page: SocketAddr,
+    /// The address of its pages.
+    pub page: SocketAddr,
 }
 
 impl Served {

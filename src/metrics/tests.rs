@@ -1,0 +1,105 @@
+use super::*;
+use crate::pool::{Backing, Unavailable};
+use linux::filesystem::Filesystem;
+use objects::Bytes;
+
+fn pool(
+    name: &str,
+    unavailable: Option<Unavailable>,
+    silence: Option<Duration>,
+) -> (PoolName, PoolStatus) {
+    let status = PoolStatus {
+        unavailable,
+        silence,
+        cordoned: true,
+        enforcement: Enforcement::Project,
+        total: Bytes(1000),
+        available: Bytes(600),
+        reserved: Bytes(300),
+        volumes: 3,
+        snapshots: 1,
+        not_enforced: 2,
+        backing: Backing {
+            filesystem: Some(Filesystem::Ext4),
+            devices: vec!["sda1".into(), "sdb1".into()],
+            errors: (name != "slow").then_some(9),
+        },
+        limits_restored: 5,
+        quarantined: 1,
+        trash: 2,
+        resisting: 1,
+        copies: 1,
+        copied_entries: 7,
+        copied_bytes: Bytes(4096),
+        reclaimed: 77,
+    };
+    let name = match name.split_once('/') {
+        Some((set, member)) => set.parse::<PoolName>().unwrap().of_member(member).unwrap(),
+        None => name.parse().unwrap(),
+    };
+    (name, status)
+}
+
+fn scrape(pools: Vec<(PoolName, PoolStatus)>) -> String {
+    let metrics = Metrics::new("n1".parse().unwrap());
+    metrics.observe("CreateVolume", "OK", Duration::from_millis(2));
+    let registered = Some(true);
+    metrics.text(Scrape { pools, registered }).unwrap()
+}
+
+#[test]
+fn the_reference_has_every_metric() {
+    let text = scrape(vec![
+        pool("fast", None, None),
+        pool("disks/disk1", None, None),
+    ]);
+    page::reference::check(&text, "driver").unwrap();
+}
+
+#[test]
+fn every_figure_of_a_pool_has_its_metric() {
+    let silent = pool("silent", None, Some(Duration::from_secs(31)));
+    let unavailable = pool("slow", Some(Unavailable::ReadOnly), None);
+    let pools = vec![pool("fast", None, None), unavailable, silent];
+    let text = scrape(pools);
+    for line in [
+        concat!(
+            "rootcellar_build_info{version=\"",
+            env!("CARGO_PKG_VERSION"),
+            "\"} 1"
+        ),
+        "# TYPE rootcellar_rpc_seconds histogram",
+        "rootcellar_rpc_seconds_count{rpc=\"CreateVolume\",code=\"OK\"} 1",
+        "rootcellar_rpc_seconds_bucket{le=\"0.001\",rpc=\"CreateVolume\",code=\"OK\"} 0",
+        "rootcellar_rpc_seconds_bucket{le=\"0.0025\",rpc=\"CreateVolume\",code=\"OK\"} 1",
+        "# TYPE rootcellar_pool_healthy gauge",
+        "rootcellar_pool_healthy{pool=\"fast\"} 1",
+        "rootcellar_pool_healthy{pool=\"slow\"} 0",
+        "rootcellar_pool_healthy{pool=\"silent\"} 0",
+        "rootcellar_pool_answering{pool=\"slow\"} 1",
+        "rootcellar_pool_answering{pool=\"silent\"} 0",
+        "rootcellar_pool_cordoned{pool=\"fast\"} 1",
+        "rootcellar_pool_total_bytes{pool=\"fast\"} 1000",
+        "rootcellar_pool_available_bytes{pool=\"fast\"} 600",
+        "rootcellar_pool_reserved_bytes{pool=\"fast\"} 300",
+        "rootcellar_pool_volumes{pool=\"fast\"} 3",
+        "rootcellar_pool_enforces{pool=\"fast\"} 1",
+        "rootcellar_pool_volumes_not_enforced{pool=\"fast\"} 2",
+        "rootcellar_pool_limits_restored_total{pool=\"fast\"} 5",
+        "rootcellar_pool_quarantined{pool=\"fast\"} 1",
+        "rootcellar_pool_trash{pool=\"fast\"} 2",
+        "rootcellar_pool_trash_resisting{pool=\"fast\"} 1",
+        "rootcellar_pool_info{pool=\"fast\",node=\"n1\",device=\"sda1,sdb1\",filesystem=\"ext4\"} 1",
+        "rootcellar_pool_io_errors_total{pool=\"fast\"} 9",
+        "rootcellar_registered 1",
+        "# TYPE rootcellar_reclaimed_entries counter",
+        "rootcellar_reclaimed_entries_total{pool=\"slow\"} 77",
+    ] {
+        assert!(
+            text.lines().any(|got| got == line),
+            "{line:?} is not in\n{text}"
+        );
+    }
+    assert!(!text.contains("io_errors_total{pool=\"slow\"}"), "{text}");
+    assert!(text.ends_with("# EOF\n"));
+}
