@@ -12,7 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-const withFleet = "--set=fleet.enabled=true"
+const (
+	withFleet    = "--set=fleet.enabled=true"
+	startupTaint = "csi.rootcellar.dev/agent-not-ready"
+)
 
 // named returns the object of a type with the name of the controller.
 func named[T interface {
@@ -107,6 +110,10 @@ func TestFleetRules(t *testing.T) {
 			rules([]string{"get", "list", "watch", "patch", "delete"}, []string{"list", "watch", "delete"}, read,
 				rule("", "pods", "list"), rule("apps", "statefulsets", "get")), []rbacv1.PolicyRule{pods},
 			slices.Concat([]string{"rootcellar-fleet-claims-deleted"}, lost)},
+		"fleet.steering=false,fleet.labels=false,fleet.inventory=false,fleet.startupTaint=true": {[]string{"--untaint"},
+			[]rbacv1.PolicyRule{rule("", "nodes", "get", "list", "watch", "patch"), rule("storage.k8s.io", "csinodes", read...),
+				rule("", "persistentvolumes", read...), events, classes, rule(snapshots, "volumesnapshotcontents", read...)},
+			[]rbacv1.PolicyRule{capacities, pods}, []string{"rootcellar-fleet-nodes"}},
 	} {
 		t.Run(set, func(t *testing.T) {
 			found := objects(t, withFleet, "--set="+set)
@@ -122,6 +129,10 @@ func TestFleetRules(t *testing.T) {
 			}
 			// Each driver has the key of its page, and the others no Secret.
 			driver := all[*appsv1.DaemonSet](found)[0].Spec.Template.Spec
+			// Nobody but the controller removes the taint of the first node.
+			tolerated := named[*appsv1.Deployment](t, found).Spec.Template.Spec.Tolerations
+			tolerates := slices.Contains(tolerated, corev1.Toleration{Key: startupTaint, Operator: corev1.TolerationOpExists})
+			same(t, tolerates, slices.Contains(want.flags, "--untaint"))
 			reads := slices.Contains(want.flags, "--compare")
 			same(t, slices.Contains(driver.Containers[0].Args, "--inventory-key=/etc/rootcellar/inventory/key"), reads)
 			same(t, len(all[*corev1.Secret](found)) == 1, reads)

@@ -15,7 +15,9 @@ use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
 use crate::Functions;
-use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Pod, Snapshot, Volume, key};
+use crate::objects::{
+    Capacity, Claim, Class, Content, Key, Node, Pod, Registration, Snapshot, Volume, key,
+};
 use crate::pages::Page;
 use crate::view::View;
 use crate::wire::{Kind, Object};
@@ -93,15 +95,32 @@ impl Cluster {
             client,
             driver: &Arc::new(driver.clone()),
         };
+        let Functions {
+            steer,
+            compare,
+            finish,
+            release,
+            untaint,
+            ..
+        } = *functions;
         watches.of_data();
-        if functions.steer || functions.finish || functions.release {
+        if steer || finish || release {
             watches.of_claims();
         }
-        if functions.steer {
-            watches.of_copies(namespace);
+        if steer || finish || release || untaint {
+            watches.of_classes();
         }
-        if functions.compare || functions.release {
+        if steer {
+            watches.of_snapshots();
+        }
+        if steer || untaint {
+            watches.of_capacities(namespace);
+        }
+        if compare || release || untaint {
             watches.of_drivers(namespace);
+        }
+        if untaint {
+            watches.of_registrations();
         }
         cluster
     }
@@ -160,7 +179,6 @@ impl Watches<'_> {
         );
     }
 
-    /// Claims and their classes.
     fn of_claims(&self) {
         self.watch(
             Kind::CLAIM,
@@ -169,6 +187,9 @@ impl Watches<'_> {
             whole,
             |claim, _| Claim::read(claim),
         );
+    }
+
+    fn of_classes(&self) {
         self.watch(
             Kind::CLASS,
             None,
@@ -189,8 +210,18 @@ impl Watches<'_> {
         );
     }
 
-    /// The objects that decide about copies.
-    fn of_copies(&self, namespace: &str) {
+    /// The drivers that the kubelets have registered.
+    fn of_registrations(&self) {
+        self.watch(
+            Kind::CSI_NODE,
+            None,
+            |view| &mut view.registrations,
+            name,
+            Registration::read,
+        );
+    }
+
+    fn of_capacities(&self, namespace: &str) {
         self.watch(
             Kind::CAPACITY,
             Some(namespace),
@@ -198,6 +229,10 @@ impl Watches<'_> {
             whole,
             Capacity::read,
         );
+    }
+
+    /// The snapshots that claims name as their source.
+    fn of_snapshots(&self) {
         let read: Read<_> = |snapshot, _| Snapshot::read(snapshot);
         self.watch(
             Kind::SNAPSHOT,

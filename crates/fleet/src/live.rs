@@ -216,7 +216,7 @@ impl User {
             claim_name: String,
         }
         let (_, name) = key(&pod);
-        let set = pod.controller.clone().filter(|_| !pod.deleting);
+        let set = pod.controller().cloned().filter(|_| !pod.deleting);
         let set = set.filter(|owner| owner.kind == "StatefulSet");
         let Fields { spec } = pod.fields()?;
         let names = |volume: &PodVolume| match &volume.persistent_volume_claim {

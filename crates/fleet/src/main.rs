@@ -1,6 +1,7 @@
 //! The `rootcellar-fleet` binary: an optional controller that knows all nodes. It sends restores and clones to the node
 //! of their source, and names the node of each snapshot. It compares volumes with their objects, and removes the objects
-//! that a lost node leaves behind. It deletes no data, and keeps nothing but its caches.
+//! that a lost node leaves behind. It removes the startup taint of nodes. It deletes no data, and keeps nothing but its
+//! caches.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod steer;
 mod step;
 #[cfg(test)]
 mod tests;
+mod untaint;
 mod view;
 mod wire;
 mod write;
@@ -66,7 +68,7 @@ const SILENCE: Duration = Duration::from_mins(5);
 /// How many steps are under way at once.
 const AT_ONCE: usize = 8;
 
-/// Send restores of rootcellar to their node, label snapshots, and release the objects of lost nodes
+/// Send restores of rootcellar to their node, label snapshots, release the objects of lost nodes, and remove startup taints
 #[derive(Debug, Parser)]
 #[command(
     name = "rootcellar-fleet",
@@ -138,6 +140,10 @@ pub(crate) struct Functions {
     /// Release the claims of lost nodes, if their class has the annotation rootcellar.dev/release-claims: "true"
     #[arg(long, requires = "key")]
     release: bool,
+
+    /// Remove the startup taint from nodes whose driver is ready
+    #[arg(long)]
+    untaint: bool,
 }
 
 /// How long the controller watches before it believes.
@@ -158,6 +164,10 @@ pub(crate) struct Delays {
     /// Undo a release when its reason to be undone has held for so long, after which no deletion is under way any more
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_time, hide = true)]
     undo_after: Duration,
+
+    /// Report a node that has the startup taint for so long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time, hide = true)]
+    tainted_for: Duration,
 }
 
 impl Delays {
@@ -189,6 +199,9 @@ const MAX_SECONDS: u64 = 7 * 24 * 3600;
 pub(crate) struct Settings {
     functions: Functions,
     delays: Delays,
+    driver: DriverArgs,
+    /// The namespace of the driver.
+    namespace: String,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -300,6 +313,8 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     let settings = Settings {
         functions: cli.functions.clone(),
         delays: cli.delays.clone(),
+        driver: cli.driver.clone(),
+        namespace,
     };
     let page = http::serve(listener, Arc::clone(&cluster), pulse.clone());
     tokio::select! {

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use crate::wire::Object;
 
 pub(crate) use claim::{Claim, SELECTED_NODE, Source};
-pub(crate) use node::{Capacity, Class, Node, Pod};
+pub(crate) use node::{Capacity, Class, Node, Pod, Registration, startup_taint};
 pub(crate) use snapshot::{BOUND, Content, Data, MANAGED_BY, Snapshot};
 pub(crate) use volume::{DELETE, POLICY_BEFORE, PROVISIONER, Phase, Policy, RETAIN, Volume};
 

@@ -127,6 +127,10 @@ pub(crate) enum Report {
         name: String,
         other: String,
     },
+    #[error("the driver serves the node, so its taint {key} was removed")]
+    TaintRemoved { key: String },
+    #[error("the node keeps the taint {key}, because {why}")]
+    TaintStays { key: String, why: String },
 }
 
 /// The command that removes the objects of a volume without data.
@@ -175,6 +179,8 @@ impl Report {
             Self::SnapshotWithoutContent { .. } => "SnapshotWithoutContent",
             Self::PersistentVolumeWithoutVolume { .. } => "PersistentVolumeWithoutVolume",
             Self::PoolOnTwoPages { .. } => "PoolOnTwoPages",
+            Self::TaintRemoved { .. } => "StartupTaintRemoved",
+            Self::TaintStays { .. } => "StartupTaintStays",
         }
     }
 
@@ -198,12 +204,13 @@ impl Report {
             Self::VolumeWithoutPersistentVolume { place, .. }
             | Self::SnapshotWithoutContent { place, .. } => Some(&place.node),
             Self::PoolOnTwoPages { other, .. } => Some(other),
-            Self::ReleaseWaits { why } => Some(why),
+            Self::ReleaseWaits { why } | Self::TaintStays { why, .. } => Some(why),
             Self::TooManyNodesAbsent { .. }
             | Self::PoolOnTwoNodes { .. }
             | Self::SourceUnknown
             | Self::MalformedHandle
-            | Self::TooOld => None,
+            | Self::TooOld
+            | Self::TaintRemoved { .. } => None,
         }
     }
 
@@ -216,6 +223,7 @@ impl Report {
                 | Self::FinishedDeletion { .. }
                 | Self::ForgotNode { .. }
                 | Self::ReleaseUndone { .. }
+                | Self::TaintRemoved { .. }
         )
     }
 
@@ -232,6 +240,7 @@ impl Report {
             | Self::SnapshotWithoutContent { .. }
             | Self::PersistentVolumeWithoutVolume { .. }
             | Self::PoolOnTwoPages { .. } => "Compare",
+            Self::TaintRemoved { .. } | Self::TaintStays { .. } => "RemoveTaint",
             _ => "PlaceOnNode",
         }
     }

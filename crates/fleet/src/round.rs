@@ -11,14 +11,16 @@ use objects::NodeName;
 use crate::finish;
 use crate::label;
 use crate::lost::Watched;
-use crate::objects::{Claim, Content, Identity, Policy};
+use crate::objects::{Claim, Content, Identity, Policy, startup_taint};
 use crate::place::Places;
 use crate::release::Releases;
 use crate::report::Report;
 use crate::status::NAMED;
 use crate::steer;
 use crate::step::{About, Change, Ended, Live, Outcome, Step, Verdict};
+use crate::untaint;
 use crate::view::View;
+use crate::wire::Kind;
 use crate::{Functions, Settings};
 
 /// How long a claim keeps the name of another node of the cluster. The csi-provisioner there returns the claim meanwhile,
@@ -50,6 +52,16 @@ pub(crate) struct Memory {
     differences: HashMap<(&'static str, String, String), Pace>,
     watched: Watched,
     releases: Releases,
+    /// The nodes that had the startup taint.
+    tainted: HashMap<String, Tainted>,
+}
+
+/// A node that has the startup taint, or had it.
+#[derive(Debug, Default)]
+struct Tainted {
+    pace: Pace,
+    /// Since when this process has seen it.
+    since: Option<Instant>,
 }
 
 /// An unbound claim.
@@ -120,6 +132,9 @@ impl Memory {
         if settings.functions.finish || settings.functions.release {
             self.lose(view, settings, now, &mut due);
         }
+        if settings.functions.untaint {
+            self.untaint(view, settings, now, &mut due);
+        }
         self.differ(view, now, &mut due);
         due
     }
@@ -133,6 +148,48 @@ impl Memory {
             let (about, report) = (difference.about.clone(), difference.report.clone());
             pace.report(about, report, now, due);
             self.differences.insert(key, pace);
+        }
+    }
+
+    /// Nodes whose driver is ready lose the startup taint.
+    fn untaint(&mut self, view: &View, settings: &Settings, now: Instant, due: &mut Due) {
+        if !self.tainted.is_empty() {
+            let nodes = view.nodes.values();
+            forget(&mut self.tainted, nodes.map(|node| &node.identity));
+        }
+        for (name, node) in &view.nodes {
+            let uid = &node.identity.uid;
+            let Some(rest) = &node.startup else {
+                // The pace stays, for somebody who taints it again and again.
+                if let Some(tainted) = self.tainted.get_mut(uid) {
+                    tainted.since = None;
+                }
+                continue;
+            };
+            let tainted = self.tainted.entry(uid.clone()).or_default();
+            let since = *tainted.since.get_or_insert(now);
+            let about = About::of(Kind::NODE, node.identity.clone(), "");
+            let key = startup_taint(&settings.driver);
+            match untaint::lacks(name, node, view, &settings.namespace) {
+                None => {
+                    let step = Step {
+                        about,
+                        confirm: Vec::new(),
+                        change: Some(Change::RemoveTaint {
+                            key: key.clone(),
+                            rest: rest.clone(),
+                        }),
+                        report: Some(Report::TaintRemoved { key }),
+                        event_on: None,
+                    };
+                    tainted.pace.write(step, now, due);
+                }
+                Some(why) if due.has_come(since + settings.delays.tainted_for, now) => {
+                    let report = Report::TaintStays { key, why };
+                    tainted.pace.report(about, report, now, due);
+                }
+                Some(_) => {}
+            }
         }
     }
 
@@ -272,8 +329,10 @@ impl Memory {
             .map(|waiting| &mut waiting.pace);
         let other = self.contents.get_mut(&ended.uid);
         let lost = self.lost.get_mut(&ended.uid);
+        let tainted = self.tainted.get_mut(&ended.uid);
+        let tainted = tainted.map(|tainted| &mut tainted.pace);
         // At most one of them made the step; the waits of the others are as good.
-        let Some(pace) = lost.or(claim).or(other) else {
+        let Some(pace) = lost.or(claim).or(other).or(tainted) else {
             if ended.outcome != Outcome::Done {
                 // The event of a difference. All are made again, because nobody knows which one failed.
                 for pace in self.differences.values_mut() {

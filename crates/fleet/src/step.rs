@@ -1,6 +1,7 @@
 //! The steps of a round: an object, the facts to confirm, a change, and an event.
 
 use objects::NodeName;
+use serde_json::Value;
 
 use crate::objects::{Content, Identity, Volume};
 use crate::report::Report;
@@ -47,6 +48,11 @@ pub(crate) enum Change {
     DropFinalizer {
         name: &'static str,
         rest: Vec<String>,
+    },
+    /// Keep the other taints of a node alone.
+    RemoveTaint {
+        key: String,
+        rest: Vec<Value>,
     },
     Delete,
 }

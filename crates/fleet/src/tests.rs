@@ -5,6 +5,7 @@ mod labels;
 mod lost;
 mod reading;
 mod steering;
+mod tainted;
 
 use std::time::{Duration, Instant};
 
@@ -52,15 +53,16 @@ impl World {
     }
 
     fn empty() -> Self {
+        let driver = DriverArgs {
+            driver_name: "csi.rootcellar.dev".into(),
+            topology_key: "topology.rootcellar.dev/node".into(),
+        };
         Self {
             view: View::default(),
-            driver: DriverArgs {
-                driver_name: "csi.rootcellar.dev".into(),
-                topology_key: "topology.rootcellar.dev/node".into(),
-            },
             pool: PoolId::random(),
             memory: Memory::default(),
             now: Instant::now(),
+            driver: driver.clone(),
             settings: Settings {
                 functions: Functions {
                     steer: true,
@@ -69,13 +71,17 @@ impl World {
                     compare: false,
                     finish: false,
                     release: false,
+                    untaint: false,
                 },
                 delays: Delays {
                     absent_for: Duration::from_mins(30),
                     retired_for: Duration::from_mins(5),
                     compare_every: Duration::from_mins(10),
                     undo_after: Duration::from_mins(2),
+                    tainted_for: Duration::from_mins(5),
                 },
+                driver,
+                namespace: "rootcellar-system".into(),
             },
         }
     }
@@ -192,6 +198,7 @@ impl World {
             (Some(Change::DropFinalizer { .. }), _) => {
                 format!("drop finalizer of {}", step.about.object.name)
             }
+            (Some(Change::RemoveTaint { .. }), _) => format!("untaint {}", step.about.object.name),
             (Some(Change::Delete), _) => format!("delete {}", step.about.object.name),
             (None, Some(report)) => report.reason().to_owned(),
             (None, None) => "nothing".to_owned(),

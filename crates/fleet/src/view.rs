@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::compare::Difference;
-use crate::objects::{Capacity, Claim, Class, Content, Key, Node, Pod, Snapshot, Volume};
+use crate::objects::{
+    Capacity, Claim, Class, Content, Key, Node, Pod, Registration, Snapshot, Volume,
+};
 use crate::pages::Page;
 
 /// Objects without a namespace have their name as the key.
@@ -13,6 +15,8 @@ pub(crate) struct View {
     pub(crate) claims: BTreeMap<Key, Claim>,
     pub(crate) volumes: BTreeMap<String, Volume>,
     pub(crate) nodes: BTreeMap<String, Node>,
+    /// By the name of the node.
+    pub(crate) registrations: BTreeMap<String, Registration>,
     pub(crate) classes: BTreeMap<String, Class>,
     pub(crate) capacities: BTreeMap<Key, Capacity>,
     pub(crate) snapshots: BTreeMap<Key, Snapshot>,

@@ -48,8 +48,7 @@ pub(crate) struct Object {
     pub(crate) created: String,
     pub(crate) deleting: bool,
     pub(crate) finalizers: Vec<String>,
-    /// The owner that makes and deletes it.
-    pub(crate) controller: Option<Controller>,
+    pub(crate) owners: Vec<Reference>,
     /// The other fields, such as `spec`.
     fields: Map<String, Value>,
 }
@@ -68,20 +67,26 @@ impl Object {
         value.as_str()
     }
 
+    /// The owner that makes and deletes it.
+    pub(crate) fn controller(&self) -> Option<&Reference> {
+        self.owners.iter().find(|owner| owner.controller)
+    }
+
     /// The value of an annotation; `None` if it is longer than a name.
     pub(crate) fn annotation(&self, key: &str) -> Option<String> {
         named(self.meta.annotations.as_ref()?.get(key)?.clone())
     }
 }
 
-/// An owner reference with `controller: true`.
+/// A reference to an owner of the object.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
-pub(crate) struct Controller {
+pub(crate) struct Reference {
     pub(crate) kind: String,
     pub(crate) name: String,
     pub(crate) uid: String,
-    #[serde(default, rename = "controller")]
-    decides: bool,
+    /// Whether it makes and deletes the object.
+    #[serde(default)]
+    controller: bool,
 }
 
 /// A text that may be the name of an object. Longer ones would fill the memory.
@@ -101,7 +106,7 @@ impl<'de> Deserialize<'de> for Object {
             creation_timestamp: Option<String>,
             deletion_timestamp: Option<String>,
             finalizers: Option<Vec<String>>,
-            owner_references: Option<Vec<Controller>>,
+            owner_references: Option<Vec<Reference>>,
             labels: Option<BTreeMap<String, String>>,
             annotations: Option<BTreeMap<String, String>>,
         }
@@ -113,7 +118,6 @@ impl<'de> Deserialize<'de> for Object {
             fields: Map<String, Value>,
         }
         let Wire { metadata, fields } = Wire::deserialize(deserializer)?;
-        let owners = metadata.owner_references.unwrap_or_default();
         Ok(Self {
             meta: ObjectMeta {
                 namespace: metadata.namespace,
@@ -127,7 +131,7 @@ impl<'de> Deserialize<'de> for Object {
             created: metadata.creation_timestamp.unwrap_or_default(),
             deleting: metadata.deletion_timestamp.is_some(),
             finalizers: metadata.finalizers.unwrap_or_default(),
-            controller: owners.into_iter().find(|owner| owner.decides),
+            owners: metadata.owner_references.unwrap_or_default(),
             fields,
         })
     }
@@ -172,6 +176,7 @@ pub(crate) struct Kind {
 
 impl Kind {
     pub(crate) const NODE: Self = Self::new("", "Node", "nodes");
+    pub(crate) const CSI_NODE: Self = Self::new(STORAGE, "CSINode", "csinodes");
     pub(crate) const VOLUME: Self = Self::new("", "PersistentVolume", "persistentvolumes");
     pub(crate) const POD: Self = Self::new("", "Pod", "pods");
     pub(crate) const STATEFUL_SET: Self = Self::new("apps", "StatefulSet", "statefulsets");

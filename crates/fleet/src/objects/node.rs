@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use objects::{DriverArgs, NodeName, quantity};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::Identity;
 use crate::wire::Object;
@@ -15,6 +16,11 @@ const RELEASE: &str = "rootcellar.dev/release-claims";
 const NAME: (&str, &str) = ("app.kubernetes.io/name", "rootcellar");
 const PORT: &str = "http";
 
+/// The key of the taint with which a node may start, named as other CSI drivers name theirs.
+pub(crate) fn startup_taint(driver: &DriverArgs) -> String {
+    format!("{}/agent-not-ready", driver.driver_name)
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) identity: Identity,
@@ -24,19 +30,70 @@ pub(crate) struct Node {
     /// The value of its topology label, which the kubelet writes when the driver registers.
     pub(crate) label: Option<String>,
     pub(crate) labels: BTreeMap<String, String>,
+    /// Its other taints, if it has the startup taint.
+    pub(crate) startup: Option<Vec<Value>>,
 }
 
 impl Node {
     pub(crate) fn read(node: Object, driver: &DriverArgs) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            #[serde(default)]
+            spec: Spec,
+        }
+        #[derive(Deserialize, Default)]
+        struct Spec {
+            taints: Option<Vec<Value>>,
+        }
         let identity = Identity::of(&node);
-        let name: NodeName = node.meta.name?.parse().ok()?;
-        let labels = node.meta.labels.unwrap_or_default();
+        let name: NodeName = node.meta.name.clone()?.parse().ok()?;
+        let labels = node.meta.labels.clone().unwrap_or_default();
+        let fields: Option<Fields> = node.fields();
+        let taints = fields.and_then(|fields| fields.spec.taints);
+        let taints = taints.unwrap_or_default();
+        let key = startup_taint(driver);
+        let (ours, others): (Vec<Value>, _) = taints
+            .into_iter()
+            .partition(|taint| taint.get("key").and_then(Value::as_str) == Some(&*key));
         Some(Self {
             identity,
             place: name.topology_value(),
             label: labels.get(&driver.topology_key).cloned(),
             labels,
+            startup: (!ours.is_empty()).then_some(others),
         })
+    }
+}
+
+/// The drivers that the kubelet of a node has registered: a `CSINode`.
+#[derive(Debug, Clone)]
+pub(crate) struct Registration {
+    /// The uid of the Node for which the kubelet made it.
+    pub(crate) node: String,
+}
+
+impl Registration {
+    /// `None` if the driver is not registered.
+    pub(crate) fn read(found: Object, driver: &DriverArgs) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Fields {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        struct Spec {
+            drivers: Vec<Registered>,
+        }
+        #[derive(Deserialize)]
+        struct Registered {
+            name: String,
+        }
+        let mut owners = found.owners.iter();
+        let node = owners.find(|owner| owner.kind == "Node")?.uid.clone();
+        let Fields { spec } = found.fields()?;
+        let mut drivers = spec.drivers.iter();
+        drivers
+            .any(|one| one.name == driver.driver_name)
+            .then_some(Self { node })
     }
 }
 
@@ -61,6 +118,8 @@ pub(crate) struct Class {
     allowed: Vec<Term>,
     /// Whether the claims of a lost node are released.
     pub(crate) releases: bool,
+    /// Whether the scheduler compares the capacities of the nodes.
+    pub(crate) waits: bool,
 }
 
 impl Class {
@@ -70,11 +129,13 @@ impl Class {
         struct Fields {
             provisioner: String,
             allowed_topologies: Option<Vec<Term>>,
+            volume_binding_mode: Option<String>,
         }
         let releases = class.annotation(RELEASE).as_deref() == Some("true");
         let fields: Fields = class.fields()?;
         (fields.provisioner == driver.driver_name).then(|| Self {
             releases,
+            waits: fields.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
             allowed: fields.allowed_topologies.unwrap_or_default(),
         })
     }
@@ -96,6 +157,8 @@ pub(crate) struct Capacity {
     pub(crate) class: String,
     pub(crate) place: String,
     pub(crate) bytes: u64,
+    /// The uid of the pod that reported it.
+    pub(crate) owner: Option<String>,
 }
 
 impl Capacity {
@@ -113,6 +176,7 @@ impl Capacity {
         struct Topology {
             match_labels: BTreeMap<String, String>,
         }
+        let owner = capacity.controller().map(|owner| owner.uid.clone());
         let mut fields: Fields = capacity.fields()?;
         Some(Self {
             class: fields.storage_class_name,
@@ -121,6 +185,7 @@ impl Capacity {
                 .match_labels
                 .remove(&driver.topology_key)?,
             bytes: quantity::bytes(&fields.maximum_volume_size.or(fields.capacity)?)?,
+            owner,
         })
     }
 }
@@ -128,7 +193,10 @@ impl Capacity {
 /// A pod of the driver.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
+    pub(crate) uid: String,
     pub(crate) node: String,
+    /// Whether all its containers are: the driver has loaded its records.
+    pub(crate) ready: bool,
     /// Its page; none while it has no address or is about to end.
     pub(crate) page: Option<SocketAddr>,
 }
@@ -164,18 +232,30 @@ impl Pod {
             phase: Option<String>,
             #[serde(rename = "podIP")]
             pod_ip: Option<IpAddr>,
+            conditions: Vec<Condition>,
+        }
+        #[derive(Deserialize)]
+        struct Condition {
+            #[serde(rename = "type")]
+            kind: String,
+            status: String,
         }
         let labels = pod.meta.labels.as_ref()?;
         if labels.get(NAME.0).map(String::as_str) != Some(NAME.1) {
             return None;
         }
         let deleting = pod.deleting;
+        let uid = pod.meta.uid.clone().unwrap_or_default();
         let Fields { spec, status } = pod.fields()?;
         let mut ports = spec.containers.iter().flat_map(|one| &one.ports);
         let port = ports.find(|port| port.name.as_deref() == Some(PORT))?;
+        let is_ready = |one: &Condition| one.kind == "Ready" && one.status == "True";
+        let ready = !deleting && status.conditions.iter().any(is_ready);
         let runs = !deleting && status.phase.as_deref() == Some("Running");
         let address = status.pod_ip.filter(|_| runs);
         Some(Self {
+            uid,
+            ready,
             node: spec.node_name,
             page: address.map(|address| SocketAddr::new(address, port.container_port)),
         })
