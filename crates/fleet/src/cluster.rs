@@ -138,7 +138,10 @@ impl Cluster {
 
     /// Takes the answers of the drivers' pages.
     pub(crate) fn take_pages(&self, pages: BTreeMap<String, Page>) {
-        self.view().pages = pages;
+        {
+            let view = &mut *self.view();
+            (view.pages, view.pages_read) = (pages, true);
+        }
         self.changed.notify_one();
     }
 

@@ -71,11 +71,7 @@ impl Watched {
         delays: &'a Delays,
         now: Instant,
     ) -> Lost<'a> {
-        let nodes = view.nodes.values();
-        let present: HashSet<&str> = nodes
-            .flat_map(|node| [Some(&*node.place), node.label.as_deref()])
-            .flatten()
-            .collect();
+        let present = view.present();
         let with_volumes: BTreeSet<&str> = view.volumes.values().map(|one| &*one.place).collect();
         let gone = with_volumes
             .iter()

@@ -15,6 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use serde::{Deserialize, Serialize};
 
+use crate::objects::Node;
 use crate::view::View;
 
 /// The media type of [`metrics`].
@@ -25,6 +26,8 @@ pub(crate) const NAMED: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Status {
     nodes: Vec<NodeStatus>,
+    /// Whether the pages of the drivers have been read.
+    pages_read: bool,
     /// The seconds since the last comparison with the objects of the cluster; none before the first.
     compared: Option<u64>,
     /// The first differences.
@@ -38,6 +41,10 @@ struct NodeStatus {
     name: String,
     /// Whether it is in the cluster; one that is not still has `PersistentVolume`s.
     exists: bool,
+    /// Whether it has the startup taint.
+    startup_taint: bool,
+    /// The number of `PersistentVolume`s that name it.
+    persistent_volumes: usize,
     /// The version of its driver; none if its page does not answer.
     version: Option<String>,
     /// The reason why its page does not answer.
@@ -72,15 +79,24 @@ impl Status {
     pub(crate) fn of(view: &View, now: Instant) -> Self {
         let drivers: BTreeSet<&str> = view.pods.values().map(|pod| &*pod.node).collect();
         let nodes = view.nodes.iter();
-        let nodes = nodes.filter(|(name, node)| node.label.is_some() || drivers.contains(&***name));
-        let mut nodes: Vec<NodeStatus> =
-            nodes.map(|(name, _)| NodeStatus::of(name, view)).collect();
-        let places: BTreeSet<&str> = view.nodes.values().map(|node| &*node.place).collect();
-        let gone: BTreeSet<&str> = view.volumes.values().map(|one| &*one.place).collect();
-        nodes.extend(
-            gone.difference(&places)
-                .map(|place| NodeStatus::gone(place)),
-        );
+        let nodes = nodes.filter(|(name, node)| {
+            node.label.is_some() || node.startup.is_some() || drivers.contains(&***name)
+        });
+        let mut volumes: BTreeMap<&str, usize> = BTreeMap::new();
+        for volume in view.volumes.values() {
+            *volumes.entry(&volume.place).or_default() += 1;
+        }
+        let mut nodes: Vec<NodeStatus> = nodes
+            .map(|(name, node)| {
+                let volumes = volumes.get(&*node.place).copied();
+                NodeStatus::of(name, node, volumes.unwrap_or_default(), view)
+            })
+            .collect();
+        let present = view.present();
+        let absent = volumes
+            .into_iter()
+            .filter(|(place, _)| !present.contains(place));
+        nodes.extend(absent.map(|(place, volumes)| NodeStatus::gone(place, volumes)));
         let compared = view.compared.map(|at| now.saturating_duration_since(at));
         let mut counts = BTreeMap::new();
         for difference in &view.differences {
@@ -91,6 +107,7 @@ impl Status {
         let differences = view.differences.iter().take(NAMED);
         Self {
             nodes,
+            pages_read: view.pages_read,
             compared: compared.map(|age| age.as_secs()),
             differences: differences
                 .map(|difference| Found {
@@ -142,7 +159,7 @@ impl Status {
 }
 
 impl NodeStatus {
-    fn of(name: &str, view: &View) -> Self {
+    fn of(name: &str, node: &Node, persistent_volumes: usize, view: &View) -> Self {
         let answer = view.pages.get(name).map(|page| &page.answer);
         let (inventory, problem) = match answer {
             Some(Ok(inventory)) if inventory.loaded => (Some(inventory), None),
@@ -151,22 +168,30 @@ impl NodeStatus {
                 Some("the driver loads its records".to_owned()),
             ),
             Some(Err(problem)) => (None, Some(format!("unknown: {problem}"))),
-            None => (None, Some("unknown: the node has no driver".to_owned())),
+            None if view.pages_read => (None, Some("unknown: the node has no driver".to_owned())),
+            None => (
+                None,
+                Some("unknown: the controller has not read the pages".to_owned()),
+            ),
         };
         let pools = inventory.map_or(&[][..], |inventory: &Inventory| &inventory.pools);
         Self {
             name: name.to_owned(),
             exists: true,
+            startup_taint: node.startup.is_some(),
+            persistent_volumes,
             version: inventory.map(|inventory| inventory.version.clone()),
             problem,
             pools: pools.iter().map(PoolStatus::of).collect(),
         }
     }
 
-    fn gone(place: &str) -> Self {
+    fn gone(place: &str, persistent_volumes: usize) -> Self {
         Self {
             name: place.to_owned(),
             exists: false,
+            startup_taint: false,
+            persistent_volumes,
             version: None,
             problem: Some("the node is not in the cluster".to_owned()),
             pools: Vec::new(),
@@ -232,23 +257,41 @@ pub(crate) fn metrics(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("rootcellar_fleet");
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "The version of the controller", build);
+    of_nodes(status, &mut registry);
+    of_differences(status, &mut registry);
+    let mut text = String::new();
+    text::encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn of_nodes(status: &Status, registry: &mut Registry) {
     let answers = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
-    let absent = Gauge::<u64, AtomicU64>::default();
+    let absent = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
+    let tainted = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
     for node in &status.nodes {
         let label = OfNode {
             node: node.name.clone(),
         };
-        if node.exists {
+        if !node.exists {
+            let volumes = u64::try_from(node.persistent_volumes).unwrap_or(u64::MAX);
+            absent.get_or_create(&label).set(volumes);
+        } else if status.pages_read {
             let answered = u64::from(node.problem.is_none());
             answers.get_or_create(&label).set(answered);
-        } else {
-            absent.inc();
+        }
+        if node.startup_taint {
+            tainted.get_or_create(&label).set(1);
         }
     }
     let help = "Whether the page of the driver on a node answers in full";
     registry.register("page_answers", help, answers);
-    let help = "The nodes that PersistentVolumes name and that are not in the cluster";
-    registry.register("nodes_absent", help, absent);
+    let help = "The PersistentVolumes that name a node which is not in the cluster";
+    registry.register("absent_node_volumes", help, absent);
+    let help = "1 for each node that has the startup taint";
+    registry.register("startup_taint", help, tainted);
+}
+
+fn of_differences(status: &Status, registry: &mut Registry) {
     let counts = Family::<OfReason, Gauge<u64, AtomicU64>>::default();
     for (reason, count) in &status.counts {
         let reason = reason.clone();
@@ -279,7 +322,4 @@ pub(crate) fn metrics(status: &Status) -> Result<String, fmt::Error> {
         let help = "The time since the last comparison";
         registry.register("compared_age_seconds", help, seconds);
     }
-    let mut text = String::new();
-    text::encode(&mut text, &registry)?;
-    Ok(text)
 }

@@ -3,6 +3,7 @@
 mod comparing;
 mod labels;
 mod lost;
+mod metrics;
 mod reading;
 mod steering;
 mod tainted;

@@ -1,6 +1,6 @@
 //! The cluster as its watches show it: one map for each kind of object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use crate::compare::Difference;
@@ -25,8 +25,19 @@ pub(crate) struct View {
     pub(crate) pods: BTreeMap<Key, Pod>,
     /// The answers of their pages, by the name of the node.
     pub(crate) pages: BTreeMap<String, Page>,
+    /// Whether the pages have been read. Without the key they never are.
+    pub(crate) pages_read: bool,
     /// The differences that the last two looks show.
     pub(crate) differences: Vec<Difference>,
     /// When the last comparison was.
     pub(crate) compared: Option<Instant>,
+}
+
+impl View {
+    /// The places of the nodes that are in the cluster, by their names and by their labels.
+    pub(crate) fn present(&self) -> HashSet<&str> {
+        let nodes = self.nodes.values();
+        let places = nodes.flat_map(|node| [Some(&*node.place), node.label.as_deref()]);
+        places.flatten().collect()
+    }
 }
