@@ -37,13 +37,18 @@ var alone = []entry{
 func (s *scenario) extra(name, size string) *machine {
 	s.Helper()
 	m := s.addNode(name, size)
+	s.removed(m)
+	return m
+}
+
+// removed has the node missing at the end of the scenario.
+func (s *scenario) removed(m *machine) {
 	s.Cleanup(func() {
 		m.stop()
 		s.forget(m)
 		_, _ = command(backgroundContext, "kubectl", "delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
 		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 	})
-	return m
 }
 
 // forget removes the volumes of a node and their users, because a node that is missing with volumes changes the decisions of

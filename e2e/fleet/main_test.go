@@ -100,6 +100,13 @@ func TestFleet(t *testing.T) {
 		lostScenarios = len(lost)
 		s.control(losing...)
 	})
+	stage("startup taints", false, tainted, func(s *scenario) {
+		whole(s)
+		s.uncontrol()
+		s.grant("fleet.labels=false,fleet.inventory=false,fleet.startupTaint=true")
+		rig.fleet.as(s.token())
+		s.control(untainting...)
+	})
 }
 
 var results struct {

@@ -7,6 +7,7 @@ package fleet
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -136,6 +137,8 @@ type machine struct {
 	port int
 	// value is that of the topology label.
 	value string
+	// taints are those with which the Node starts.
+	taints []corev1.Taint
 
 	driver, provisioner, snapshotter *process
 	// provisioning and snapshotting are the proxies of the two sidecars.
@@ -252,8 +255,9 @@ func (m *machine) disk(s *scenario, name, size, filesystem string) {
 	}
 }
 
-// addNode adds a node with a pool of this size whose files share blocks, and a small one whose files do not.
-func (s *scenario) addNode(name, size string) *machine {
+// newMachine starts the driver of a machine with a pool of this size whose files share blocks, and a small one whose files
+// do not.
+func (s *scenario) newMachine(name, size string) *machine {
 	s.Helper()
 	rig.number++
 	// reap.sh removes directories of these names, and the path of a socket is short.
@@ -261,8 +265,15 @@ func (s *scenario) addNode(name, size string) *machine {
 	m.disk(s, "default", size, "xfs")
 	m.disk(s, "slow", "600M", "ext4")
 	m.startDriver()
-	m.register(s)
 	m.provisioning, m.snapshotting = newProxy("provisioner-"+name), newProxy("snapshotter-"+name)
+	return m
+}
+
+// addNode adds a node with such a machine.
+func (s *scenario) addNode(name, size string) *machine {
+	s.Helper()
+	m := s.newMachine(name, size)
+	m.register(s)
 	m.startProvisioner()
 	m.startSnapshotter()
 	s.eventually("the capacity of "+name+" is known", patience, func() string {
@@ -332,9 +343,16 @@ func (m *machine) sidecar(container, program string, through *proxy, env []strin
 	return launch(container+"-"+m.name, append(env, "KUBECONFIG="+through.config), program, append(arguments, changes...)...)
 }
 
-// register creates the objects that a kubelet and a registrar would create, and the driver's pod, which owns the
-// capacities.
+// register creates the objects that a kubelet and a registrar would create, and the driver's pod.
 func (m *machine) register(s *scenario) {
+	s.Helper()
+	m.makeNode(s)
+	m.registerDriver(s)
+	m.makePod(s)
+	m.podIsReady(s, true)
+}
+
+func (m *machine) makeNode(s *scenario) {
 	s.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{
 		corev1.LabelHostname: m.name[:min(63, len(m.name))], corev1.LabelOSStable: "linux",
@@ -348,12 +366,27 @@ func (m *machine) register(s *scenario) {
 	s.kubectl("patch", "node", m.name, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
 		"conditions": [{"type": "Ready", "status": "True", "reason": "Rig", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`, room, time.Now().UTC().Format(time.RFC3339)))
 	// The API server adds a taint to each new node.
-	s.kubectl("patch", "node", m.name, "--type=merge", "--patch", `{"spec": {"taints": null}}`)
-	info := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
-		Name: driver, NodeID: m.name, TopologyKeys: []string{topologyKey},
-	}}}}
+	taints, err := json.Marshal(m.taints)
+	s.must(err)
+	s.kubectl("patch", "node", m.name, "--type=merge", "--patch", fmt.Sprintf(`{"spec": {"taints": %s}}`, taints))
+}
+
+// registerDriver does what the kubelet does when it has registered the driver.
+func (m *machine) registerDriver(s *scenario) {
+	s.Helper()
+	node, err := client.CoreV1().Nodes().Get(s.Context(), m.name, metav1.GetOptions{})
+	s.must(err)
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID}
+	info := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: m.name, TopologyKeys: []string{topologyKey}}},
+	}}
 	_, err = client.StorageV1().CSINodes().Create(s.Context(), info, metav1.CreateOptions{})
 	s.must(err)
+}
+
+// makePod creates the driver's pod, which owns the capacities.
+func (m *machine) makePod(s *scenario) {
+	s.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: m.pod(), Labels: map[string]string{"app.kubernetes.io/name": "rootcellar"}}, Spec: sleeper()}
 	pod.Spec.NodeName = m.name
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: int32(m.port)}}
@@ -364,8 +397,13 @@ func (m *machine) register(s *scenario) {
 		}
 		return ""
 	})
-	s.kubectl("--namespace", system, "patch", "pod", m.pod(), "--subresource=status", "--type=merge", "--patch",
-		`{"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}}`)
+}
+
+func (m *machine) podIsReady(s *scenario, ready bool) {
+	s.Helper()
+	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[ready]
+	s.kubectl("--namespace", system, "patch", "pod", m.pod(), "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(
+		`{"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [{"type": "Ready", "status": %q}]}}`, status))
 }
 
 // unregister deletes the node's objects, as a cloud does for a machine that it has removed.
@@ -394,7 +432,9 @@ func (m *machine) back(s *scenario) {
 // stop ends the programs of the node.
 func (m *machine) stop() {
 	for _, p := range []*process{m.provisioner, m.snapshotter, m.driver} {
-		p.kill()
+		if p != nil {
+			p.kill()
+		}
 	}
 }
 
