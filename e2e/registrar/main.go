@@ -77,6 +77,8 @@ func run() error {
 	address := flag.String("csi-address", "", "the driver's socket, in this container")
 	path := flag.String("kubelet-registration-path", "", "the driver's socket, on the host")
 	page := flag.String("http-endpoint", "", "where to serve /healthz: whether the registration socket is there")
+	// The flag of klog, which the chart writes for registrar.logLevel.
+	flag.Int("v", 0, "ignored")
 	flag.Parse()
 	name, err := driverName(*address)
 	if err != nil {

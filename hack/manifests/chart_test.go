@@ -127,7 +127,7 @@ func variable(container corev1.Container, name string) string {
 
 // The chart refuses every mistake in the values and names it, before anything reaches a cluster.
 func TestMistakesAreRefused(t *testing.T) {
-	tests := []struct{ name, values, message string }{
+	tests := []mistake{
 		{"unknown value", "poolz: []", "additional properties 'poolz' not allowed"},
 		{"unknown value below", "image: {registry: x}", "at '/image': additional properties 'registry' not allowed"},
 		{"unknown pool option", "pools: [{name: a, size: 1Gi}]", "additional properties 'size' not allowed"},
@@ -281,6 +281,14 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"IPv4 in brackets", "httpAddress: \"[0.0.0.0]\"", "at '/httpAddress'"},
 		{"host's name", "httpAddress: localhost", "at '/httpAddress'"},
 	}
+	refused(t, tests)
+}
+
+// mistake is a name, values that the chart must refuse, and a part of its message.
+type mistake struct{ name, values, message string }
+
+func refused(t *testing.T, tests []mistake) {
+	t.Helper()
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

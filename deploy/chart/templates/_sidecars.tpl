@@ -1,0 +1,65 @@
+{{/* The arguments that the chart itself gives each sidecar. */}}
+{{- define "rootcellar.provisionerArgs" -}}
+- --csi-address=/csi/csi.sock
+- --node-deployment
+- --strict-topology
+- --immediate-topology=false
+- --enable-capacity
+- --capacity-poll-interval={{ .Values.provisioner.capacityPollInterval }}
+# One new claim changes the capacity of every class on the node. At the stock rate of one write per second
+# the scheduler would lag behind.
+- --kube-api-capacity-qps=5
+- --kube-api-capacity-burst=20
+# The pod owns its capacity objects, so they are deleted with the node.
+- --capacity-ownerref-level=0
+- --extra-create-metadata
+# Its sweep would watch every VolumeSnapshot of the cluster from every node.
+- --snapshot-orphan-sweep-interval=0
+- --worker-threads={{ .Values.provisioner.workerThreads }}
+- --timeout={{ .Values.provisioner.timeout }}
+{{- end -}}
+
+{{- define "rootcellar.snapshotterArgs" -}}
+- --csi-address=/csi/csi.sock
+- --node-deployment
+- --extra-create-metadata
+- --worker-threads={{ .Values.snapshots.workerThreads }}
+- --timeout={{ .Values.snapshots.timeout }}
+- --retry-interval-max={{ .Values.snapshots.retryInterval }}
+{{- end -}}
+
+{{- define "rootcellar.registrarArgs" -}}
+- --csi-address=/csi/csi.sock
+# The path of the driver's socket for the kubelet on the host.
+- --kubelet-registration-path={{ include "rootcellar.kubeletDir" . }}/plugins/csi.rootcellar.dev/csi.sock
+- --http-endpoint={{ .Values.httpAddress }}:9809
+{{- end -}}
+
+{{- define "rootcellar.resizerArgs" -}}
+- --csi-address=/csi/csi.sock
+# The feature is for volumes that cannot grow while in use, and would watch every pod of the cluster.
+- --handle-volume-inuse-error=false
+- --workers={{ .Values.resizer.workers }}
+- --timeout={{ .Values.resizer.timeout }}
+{{- end -}}
+
+{{/* All arguments of a sidecar. Takes context, sidecar: the name of its template above, and values: of its values. */}}
+{{- define "rootcellar.sidecarArgs" -}}
+{{- $values := get .context.Values .values -}}
+{{- $own := include (printf "rootcellar.%sArgs" .sidecar) .context -}}
+{{- $taken := dict "v" (printf "set %s.logLevel" .values) "leader-election" "one sidecar does the work, and its account has no right to leases" -}}
+{{- range fromYamlArray $own -}}
+{{- $_ := set $taken (trimPrefix "--" . | splitList "=" | first) "the chart itself writes it" -}}
+{{- end -}}
+{{ $own }}
+{{- with $values.logLevel }}
+- --v={{ . }}
+{{- end }}
+{{- range $values.extraArgs }}
+{{- $name := trimPrefix "--" . | splitList "=" | first | replace "_" "-" }}
+{{- with get $taken $name }}
+{{- fail (printf "%s.extraArgs: leave --%s out; %s" $.values $name .) }}
+{{- end }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}

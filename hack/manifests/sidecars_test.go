@@ -1,0 +1,61 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// containers returns the containers of the driver's and the resizer's pods by name. Both pods have a container `driver`.
+func containers(t *testing.T, found []runtime.Object) map[string]corev1.Container {
+	t.Helper()
+	pod, _ := driver(t, found)
+	named := map[string]corev1.Container{}
+	for _, container := range slices.Concat(resizer(t, found).Containers, pod.Containers) {
+		named[container.Name] = container
+	}
+	return named
+}
+
+// The log level and the arguments of a sidecar follow those of the chart.
+func TestSidecarArguments(t *testing.T) {
+	plain := containers(t, objects(t, withSnapshots))
+	changed := containers(t, objects(t, withSnapshots, values(t, `
+provisioner: {logLevel: 5, extraArgs: [--kube-api-qps=10, --enable-pprof]}
+registrar: {logLevel: 1, extraArgs: ["--timeout=10s"]}
+resizer: {logLevel: 2, extraArgs: ["--retry-interval-max=1m"]}
+snapshots: {logLevel: 3, extraArgs: ["--vmodule=a=1,b=2", "--snapshot-name-prefix=true"]}
+`)))
+	for name, more := range map[string][]string{
+		"driver":                nil,
+		"csi-provisioner":       {"--v=5", "--kube-api-qps=10", "--enable-pprof"},
+		"node-driver-registrar": {"--v=1", "--timeout=10s"},
+		"csi-resizer":           {"--v=2", "--retry-interval-max=1m"},
+		"csi-snapshotter":       {"--v=3", "--vmodule=a=1,b=2", "--snapshot-name-prefix=true"},
+	} {
+		same(t, changed[name].Args, slices.Concat(plain[name].Args, more))
+	}
+}
+
+// A flag of the chart, in any spelling, is no extra argument.
+func TestSidecarMistakes(t *testing.T) {
+	refused(t, []mistake{
+		{"flag of the chart", "provisioner: {extraArgs: [--node-deployment=false]}",
+			"provisioner.extraArgs: leave --node-deployment out; the chart itself writes it"},
+		{"other spelling of the flag", "provisioner: {extraArgs: [--worker_threads=9]}",
+			"provisioner.extraArgs: leave --worker-threads out; the chart itself writes it"},
+		{"flag of the resizer", "resizer: {extraArgs: [--workers=9]}", "resizer.extraArgs: leave --workers out; the chart itself writes it"},
+		{"flag of the snapshotter", "snapshots: {enabled: true, extraArgs: [--timeout=9s]}", "snapshots.extraArgs: leave --timeout out"},
+		{"flag of the registrar", "registrar: {extraArgs: [\"--http-endpoint=:1\"]}", "registrar.extraArgs: leave --http-endpoint out"},
+		{"log level as an argument", "registrar: {extraArgs: [--v=5]}", "registrar.extraArgs: leave --v out; set registrar.logLevel"},
+		{"leader election", "snapshots: {enabled: true, extraArgs: [--leader-election]}",
+			"snapshots.extraArgs: leave --leader-election out; one sidecar does the work, and its account has no right to leases"},
+		{"short flag", "provisioner: {extraArgs: [-v=5]}", "at '/provisioner/extraArgs/0'"},
+		{"no flag", "provisioner: {extraArgs: [serve]}", "at '/provisioner/extraArgs/0'"},
+		{"flag and value in one", "provisioner: {extraArgs: [--kube-api-qps 5]}", "at '/provisioner/extraArgs/0'"},
+		{"log level too high", "provisioner: {logLevel: 11}", "at '/provisioner/logLevel'"},
+		{"log level as a word", "registrar: {logLevel: debug}", "at '/registrar/logLevel'"},
+	})
+}
