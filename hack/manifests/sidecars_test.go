@@ -1,9 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -39,6 +44,42 @@ snapshots: {logLevel: 3, extraArgs: ["--vmodule=a=1,b=2", "--snapshot-name-prefi
 	}
 }
 
+// Each page has a port of its own in its pod, which a PodMonitor and a NetworkPolicy select by its name.
+func TestPorts(t *testing.T) {
+	found := objects(t, withSnapshots, withFleet, "--set=httpAddress=[::]")
+	readme, err := os.ReadFile(filepath.Join(chart, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]string{}
+	pods := map[string]corev1.PodSpec{"node": one[*appsv1.DaemonSet](t, found).Spec.Template.Spec}
+	for _, deployment := range all[*appsv1.Deployment](found) {
+		pods[deployment.Name] = deployment.Spec.Template.Spec
+	}
+	for pod, spec := range pods {
+		seen := map[int32]bool{}
+		for _, container := range spec.Containers {
+			same(t, len(container.Ports), 1)
+			port := container.Ports[0]
+			same(t, seen[port.ContainerPort], false)
+			seen[port.ContainerPort] = true
+			address := fmt.Sprintf("[::]:%d", port.ContainerPort)
+			same(t, slices.Contains(container.Args, "--http="+address) || slices.Contains(container.Args, "--http-endpoint="+address), true)
+			same(t, strings.Contains(string(readme), fmt.Sprintf("\n| %d, `%s` | ", port.ContainerPort, port.Name)), true)
+			pages[pod+" "+container.Name] = fmt.Sprintf("%s %d", port.Name, port.ContainerPort)
+		}
+	}
+	same(t, pages, map[string]string{
+		"node driver":                    "http 9808",
+		"node node-driver-registrar":     "registration 9809",
+		"node csi-provisioner":           "provisioner 9810",
+		"node csi-snapshotter":           "snapshotter 9811",
+		"rootcellar-resizer driver":      "http 9808",
+		"rootcellar-resizer csi-resizer": "resizer 9812",
+		"rootcellar-fleet fleet":         "http 9809",
+	})
+}
+
 // A flag of the chart, in any spelling, is no extra argument.
 func TestSidecarMistakes(t *testing.T) {
 	refused(t, []mistake{
@@ -52,6 +93,9 @@ func TestSidecarMistakes(t *testing.T) {
 		{"log level as an argument", "registrar: {extraArgs: [--v=5]}", "registrar.extraArgs: leave --v out; set registrar.logLevel"},
 		{"leader election", "snapshots: {enabled: true, extraArgs: [--leader-election]}",
 			"snapshots.extraArgs: leave --leader-election out; one sidecar does the work, and its account has no right to leases"},
+		{"older flag of the page", "provisioner: {extraArgs: [\"--metrics-address=:1\"]}",
+			"provisioner.extraArgs: leave --metrics-address out; the chart itself writes --http-endpoint"},
+		{"older flag of the registrar's page", "registrar: {extraArgs: [--health-port=1]}", "the chart itself writes --http-endpoint"},
 		{"short flag", "provisioner: {extraArgs: [-v=5]}", "at '/provisioner/extraArgs/0'"},
 		{"no flag", "provisioner: {extraArgs: [serve]}", "at '/provisioner/extraArgs/0'"},
 		{"flag and value in one", "provisioner: {extraArgs: [--kube-api-qps 5]}", "at '/provisioner/extraArgs/0'"},

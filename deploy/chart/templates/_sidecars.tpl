@@ -17,6 +17,7 @@
 - --snapshot-orphan-sweep-interval=0
 - --worker-threads={{ .Values.provisioner.workerThreads }}
 - --timeout={{ .Values.provisioner.timeout }}
+- --http-endpoint={{ .Values.httpAddress }}:9810
 {{- end -}}
 
 {{- define "rootcellar.snapshotterArgs" -}}
@@ -26,6 +27,7 @@
 - --worker-threads={{ .Values.snapshots.workerThreads }}
 - --timeout={{ .Values.snapshots.timeout }}
 - --retry-interval-max={{ .Values.snapshots.retryInterval }}
+- --http-endpoint={{ .Values.httpAddress }}:9811
 {{- end -}}
 
 {{- define "rootcellar.registrarArgs" -}}
@@ -41,6 +43,7 @@
 - --handle-volume-inuse-error=false
 - --workers={{ .Values.resizer.workers }}
 - --timeout={{ .Values.resizer.timeout }}
+- --http-endpoint={{ .Values.httpAddress }}:9812
 {{- end -}}
 
 {{/* All arguments of a sidecar. Takes context, sidecar: the name of its template above, and values: of its values. */}}
@@ -48,6 +51,10 @@
 {{- $values := get .context.Values .values -}}
 {{- $own := include (printf "rootcellar.%sArgs" .sidecar) .context -}}
 {{- $taken := dict "v" (printf "set %s.logLevel" .values) "leader-election" "one sidecar does the work, and its account has no right to leases" -}}
+{{- /* The older flags for a page. With both, a sidecar ends at once. */ -}}
+{{- range list "metrics-address" "health-port" -}}
+{{- $_ := set $taken . "the chart itself writes --http-endpoint" -}}
+{{- end -}}
 {{- range fromYamlArray $own -}}
 {{- $_ := set $taken (trimPrefix "--" . | splitList "=" | first) "the chart itself writes it" -}}
 {{- end -}}
