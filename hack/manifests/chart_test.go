@@ -135,6 +135,8 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"unknown mount option", "storageClasses: [{name: a, mountOptions: [notime]}]", "at '/storageClasses/0/mountOptions/0'"},
 		{"octal as a number", "storageClasses: [{name: a, parameters: {mode: 0770}}]", "at '/storageClasses/0/parameters/mode': got number, want string"},
 		{"bad reclaim policy", "storageClasses: [{name: a, reclaimPolicy: Recycle}]", "at '/storageClasses/0/reclaimPolicy'"},
+		{"registry with a scheme", "imageRegistry: https://harbor.example", "at '/imageRegistry'"},
+		{"registry with a slash", "imageRegistry: harbor.example/", "at '/imageRegistry'"},
 		{"bad digest", "image: {digest: \"sha256:12\"}", "at '/image/digest'"},
 		{"bad duration", "provisioner: {timeout: 1 minute}", "at '/provisioner/timeout'"},
 		{"surge", "updateStrategy: {rollingUpdate: {maxSurge: 1}}", "additional properties 'maxSurge' not allowed"},
@@ -468,6 +470,48 @@ func TestImages(t *testing.T) {
 			same(t, container.ImagePullPolicy, want)
 		}
 		same(t, pod.ImagePullSecrets, []corev1.LocalObjectReference{{Name: "s"}})
+	}
+}
+
+// images returns the image of each container of each pod.
+func images(found []runtime.Object) []string {
+	var pods []corev1.PodSpec
+	for _, set := range all[*appsv1.DaemonSet](found) {
+		pods = append(pods, set.Spec.Template.Spec)
+	}
+	for _, deployment := range all[*appsv1.Deployment](found) {
+		pods = append(pods, deployment.Spec.Template.Spec)
+	}
+	var names []string
+	for _, pod := range pods {
+		for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
+			names = append(names, container.Image)
+		}
+	}
+	return names
+}
+
+// One value replaces the registry of every image, also of those with a digest, a port or no registry.
+func TestImageRegistry(t *testing.T) {
+	digest := "@sha256:" + strings.Repeat("0a", 32)
+	settings := values(t, strings.ReplaceAll(`
+image: {repository: registry.example/team/rootcellar, digest: "DIGEST"}
+provisioner: {image: {digest: "DIGEST"}}
+registrar: {image: {repository: localhost:5000/registrar}}
+resizer: {image: {repository: localhost/resizer}}
+snapshots: {enabled: true, image: {repository: sig-storage/csi-snapshotter}}
+fleet: {enabled: true}
+`, "DIGEST", digest[1:]))
+	for registry, prefix := range map[string]string{"": "", "mirror:5000": "mirror:5000/", "harbor.example/a/proxy": "harbor.example/a/proxy/"} {
+		want := []string{"registry.example/team/rootcellar" + digest, "registry.k8s.io/sig-storage/csi-provisioner" + digest,
+			"sig-storage/csi-snapshotter:v8.7.0", "localhost:5000/registrar:v2.18.0",
+			"registry.example/rootcellar-fleet:0.1.0", "localhost/resizer:v2.3.0", "registry.example/team/rootcellar" + digest}
+		for i := range want {
+			if prefix != "" {
+				want[i] = prefix + regexp.MustCompile(`^(registry\.example|registry\.k8s\.io|localhost:5000|localhost)/`).ReplaceAllString(want[i], "")
+			}
+		}
+		same(t, images(objects(t, settings, "--set=imageRegistry="+registry)), want)
 	}
 }
 

@@ -21,12 +21,17 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
-{{/* An image reference. Takes image, and tag as the default of its tag. */}}
+{{/* An image reference. Takes context, image, and tag as the default of its tag. */}}
 {{- define "rootcellar.image" -}}
+{{- $repository := .image.repository -}}
+{{- with .context.Values.imageRegistry -}}
+{{- /* As for container engines: the first part is a registry if it has a dot or a port, or is localhost. */ -}}
+{{- $repository = printf "%s/%s" . (regexReplaceAllLiteral `^([^/]*[.:][^/]*|localhost)/` $repository "") -}}
+{{- end -}}
 {{- if .image.digest -}}
-{{ .image.repository }}@{{ .image.digest }}
+{{ $repository }}@{{ .image.digest }}
 {{- else -}}
-{{ .image.repository }}:{{ .image.tag | default .tag | required (printf "the image %s has neither a tag nor a digest" .image.repository) }}
+{{ $repository }}:{{ .image.tag | default .tag | required (printf "the image %s has neither a tag nor a digest" $repository) }}
 {{- end -}}
 {{- end -}}
 
