@@ -105,41 +105,42 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The path of a pool or a pool set. Takes kind (pool or pool set), entry, and dir: the directory above all pools. */}}
+{{/* The path of a pool or a pool set. Takes of: its name in messages, kind (pool or pool set), entry,
+and dir: the directory above all pools. */}}
 {{- define "rootcellar.poolPath" -}}
-{{- $of := printf "%s %s" .kind .entry.name -}}
 {{- $path := .entry.path | default .entry.name -}}
 {{- if and (eq $path ".") (eq .kind "pool set") -}}
 {{- $path = .dir -}}
 {{- else if not (hasPrefix "/" $path) -}}
 {{- $path = printf "%s/%s" .dir $path -}}
 {{- end -}}
-{{- $path = include "rootcellar.dir" (dict "of" $of "path" $path) -}}
+{{- $path = include "rootcellar.dir" (dict "of" .of "path" $path) -}}
 {{- /* The disks of a set are below its path, so it may be poolsDir itself. */ -}}
 {{- $above := eq .kind "pool" | ternary $path (printf "%s/" $path) -}}
 {{- if not (hasPrefix (printf "%s/" .dir) $above) -}}
-{{- fail (printf "%s: %s is not below poolsDir, which is %s; the driver sees no other disks of the host, so move the %s or set poolsDir to a directory above all pools" $of $path .dir .kind) -}}
+{{- fail (printf "%s: %s is not below poolsDir, which is %s; the driver sees no other disks of the host, so move the %s or set poolsDir to a directory above all pools" .of $path .dir .kind) -}}
 {{- end -}}
 {{- $path -}}
 {{- end -}}
 
 {{/* The pools and the pool sets as JSON: the kind, path and entry of each, by its name. Refuses the mistakes that the
-driver would refuse at its start. */}}
+driver would refuse at its start. Takes Values, and Group: the name of a node group. */}}
 {{- define "rootcellar.allPools" -}}
 {{- $dir := include "rootcellar.poolsDir" . -}}
 {{- include "rootcellar.apart" . -}}
 {{- if not (or .Values.pools .Values.poolSets) -}}
-{{- fail "pools and poolSets are both empty; name a pool or a pool set" -}}
+{{- fail (printf "pools and poolSets%s are both empty; name a pool or a pool set" (include "rootcellar.where" .)) -}}
 {{- end -}}
 {{- $seen := dict -}}
+{{- $where := include "rootcellar.where" . -}}
 {{- range $kind, $entries := dict "pool" .Values.pools "pool set" .Values.poolSets -}}
 {{- range $entry := $entries -}}
-{{- $of := printf "%s %s" $kind .name -}}
+{{- $of := printf "%s %s%s" $kind .name $where -}}
 {{- if not (regexMatch `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$` .name) -}}
-{{- fail (printf "%s %q: a name has at most 63 characters of a-z, 0-9 and '-', and neither begins nor ends with '-'" $kind .name) -}}
+{{- fail (printf "%s %q%s: a name has at most 63 characters of a-z, 0-9 and '-', and neither begins nor ends with '-'" $kind .name $where) -}}
 {{- end -}}
 {{- with get $seen .name -}}
-{{- fail (printf "a %s and a %s are both called %s; each needs a name of its own" .kind $kind $entry.name) -}}
+{{- fail (printf "a %s and a %s%s are both called %s; each needs a name of its own" .kind $kind $where $entry.name) -}}
 {{- end -}}
 {{- if not (regexMatch `^[][A-Za-z0-9._*?!-]*$` (.match | default "")) -}}
 {{- fail (printf "%s: match %q may hold only letters, digits and - _ . * ? ! [ ]" $of .match) -}}
@@ -147,7 +148,7 @@ driver would refuse at its start. */}}
 {{- if and (hasKey . "overcommit") (not (regexMatch `^[0-9]+(\.[0-9]{1,3})?$` (toString .overcommit))) -}}
 {{- fail (printf "%s: overcommit %v has more than 3 decimals" $of .overcommit) -}}
 {{- end -}}
-{{- $path := include "rootcellar.poolPath" (dict "kind" $kind "entry" . "dir" $dir) -}}
+{{- $path := include "rootcellar.poolPath" (dict "of" $of "kind" $kind "entry" . "dir" $dir) -}}
 {{- range $name, $other := $seen -}}
 {{- $both := printf "%s %s and %s" $other.kind $name $of -}}
 {{- $sets := and (eq $kind "pool set") (eq $other.kind "pool set") -}}
