@@ -779,6 +779,23 @@ resources: {limits: {memory: 1Gi}}
 	same(t, single.Containers[1].Resources.Limits.Memory().String(), "1Gi")
 }
 
+// Where all nodes have taints, the resizer and the controller still find one. They leave a failed node, for which the first
+// toleration that fits a taint counts.
+func TestTaints(t *testing.T) {
+	minutes := int64(300)
+	want := []corev1.Toleration{
+		{Key: "node.kubernetes.io/not-ready", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: &minutes},
+		{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: &minutes},
+		{Operator: "Exists"},
+	}
+	deployments := all[*appsv1.Deployment](objects(t, withFleet))
+	same(t, len(deployments), 2)
+	for _, deployment := range deployments {
+		same(t, deployment.Spec.Template.Spec.Tolerations, want)
+	}
+	same(t, one[*appsv1.DaemonSet](t, objects(t)).Spec.Template.Spec.Tolerations, []corev1.Toleration{{Operator: "Exists"}})
+}
+
 // Without the resizer its objects are absent, and no class allows growth.
 func TestNoResizer(t *testing.T) {
 	found := objects(t, values(t, "resizer: {enabled: false}"))
