@@ -274,6 +274,7 @@ func TestMistakesAreRefused(t *testing.T) {
 			"fleet.oldSnapshots is true and fleet.labels is false; it is a part of the labels, so change one of them"},
 		{"pod of another's label", "podLabels: {app.kubernetes.io/name: a}", "podLabels: the chart itself writes app.kubernetes.io/name; leave it out"},
 		{"pod of another's annotation", "podAnnotations: {kubectl.kubernetes.io/default-container: a}", "podAnnotations: the chart itself writes kubectl.kubernetes.io/default-container"},
+		{"driver that is evicted", "podAnnotations: {cluster-autoscaler.kubernetes.io/enable-ds-eviction: \"true\"}", "podAnnotations: the chart itself writes cluster-autoscaler"},
 
 		{"address without brackets", "httpAddress: \"::\"", "at '/httpAddress'"},
 		{"address with a port", "httpAddress: 0.0.0.0:9808", "at '/httpAddress'"},
@@ -755,7 +756,8 @@ resources: {limits: {memory: 1Gi}}
 	same(t, pod.NodeSelector, map[string]string{"disk": "yes", "kubernetes.io/os": "linux"})
 	same(t, pod.Tolerations, []corev1.Toleration{{Key: "a", Operator: "Equal", Value: "b", Effect: "NoSchedule"}})
 	same(t, len(pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms), 1)
-	same(t, set.Spec.Template.Annotations, map[string]string{"kubectl.kubernetes.io/default-container": "driver", "a": "b"})
+	same(t, set.Spec.Template.Annotations, map[string]string{
+		"kubectl.kubernetes.io/default-container": "driver", "cluster-autoscaler.kubernetes.io/enable-ds-eviction": "false", "a": "b"})
 	same(t, set.Spec.Template.Labels, map[string]string{"app.kubernetes.io/name": "rootcellar", "c": "d"})
 	for _, account := range all[*corev1.ServiceAccount](found) {
 		same(t, account.Annotations, map[string]string{"e": "f"})
