@@ -342,6 +342,11 @@ func TestOpenShiftConstraints(t *testing.T) {
 	same(t, []bool{constraints.AllowPrivilegedContainer, constraints.AllowHostDirVolumePlugin, constraints.ReadOnlyRootFilesystem},
 		[]bool{true, true, true})
 	same(t, len(all[*machineconfigurationv1.MachineConfig](found)), 0)
+
+	// The volumes that other values add to the DaemonSet are allowed too.
+	found = objects(t, presetValues("openshift"), withFleet, values(t, "extraVolumes: [{name: a, configMap: {name: a}}, {name: b, configMap: {name: b}}]"))
+	constraints = one[*securityv1.SecurityContextConstraints](t, found)
+	same(t, constraints.Volumes, []securityv1.FSType{"hostPath", "projected", "secret", "configMap"})
 }
 
 // labelling returns the MachineConfig, asked for, and its unit.
