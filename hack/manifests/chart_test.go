@@ -671,6 +671,41 @@ storageClasses: [{name: plain}, {name: older, pool: a}, {name: newer}, {name: fr
 	})
 }
 
+// The value outranks the cluster, so that a renderer without a cluster makes the same class.
+func TestRecordClass(t *testing.T) {
+	parameters := map[string]map[string]string{}
+	for _, class := range all[*storagev1.StorageClass](objects(t, values(t, `
+sharedClass: true
+storageClasses: [{name: older, recordClass: false, pool: default}, {name: newer, recordClass: true}, {name: empty}]`))) {
+		parameters[class.Name] = class.Parameters
+	}
+	same(t, parameters, map[string]map[string]string{
+		"older":             {"pool": "default"},
+		"newer":             {"class": "newer", "reclaimPolicy": "Delete"},
+		"empty":             {"class": "empty", "reclaimPolicy": "Delete"},
+		"rootcellar-shared": {"pool": "default", "sharing": "node"},
+	})
+}
+
+// With the values of the README for renderers without a cluster, every rendering has the same bytes.
+func TestRenderingsAreEqual(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(chart, "README.md"))
+	if err != nil || !strings.Contains(string(page), "fleet: {key: {secretName: my-key}}\n") {
+		t.Fatalf("the README lacks the value: %v", err)
+	}
+	for set, equal := range map[string]bool{"my-key": true, "": false} {
+		var texts [2]string
+		for i := range texts {
+			text, err := helm(t, withFleet, withSnapshots, "--set=fleet.releaseClaims=true,networkPolicy.enabled=true,fleet.key.secretName="+set)
+			if err != nil {
+				t.Fatalf("%s", text)
+			}
+			texts[i] = string(text)
+		}
+		same(t, texts[0] == texts[1], equal)
+	}
+}
+
 // The switches change the first class, or add a copy of it, and nothing else.
 func TestClassSwitches(t *testing.T) {
 	const annotation = "storageclass.kubernetes.io/is-default-class"
