@@ -21,7 +21,7 @@ render() { # FILE HOW-TO-APPLY [argument of helm template...]
     echo "# $2" >"$file"
     echo "# Rendered by hack/manifests.sh from the chart with the values of the preset $preset: do not edit." >>"$file"
     shift 2
-    helm template rootcellar "$chart" "$@" >>"$file"
+    helm template rootcellar "$chart" --skip-tests "$@" >>"$file"
 }
 for values in "$chart/values.yaml" deploy/presets/*.yaml; do
     preset=${values##*/} preset=${preset%.yaml}
