@@ -1,9 +1,9 @@
 #!/bin/sh
 # Checks deploy/ without a cluster: the chart renders deploy/install, every object decodes strictly, the chart refuses
-# every mistake in the values, and the DaemonSet has no more of a node than it needs.
+# every mistake in the values, and the DaemonSet has no more of a node than it needs. Each alert fires and clears.
 # Last line: N passed, N failed, N skipped, of the tests in hack/manifests.
 #
-# Needs: go.
+# Needs: go; promtool, which hack/setup.sh extracts.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ hack/manifests.sh check
 
 # Go's test cache does not notice a changed chart, so -count disables it.
 status=0 log=$target/manifests.log
-(cd hack/manifests && HELM="$target/tools/helm" go test -trimpath -v -count=1 .) >"$log" 2>&1 || status=$?
+(cd hack/manifests && HELM="$target/tools/helm" PROMTOOL="$target/tools/promtool" go test -trimpath -v -count=1 .) >"$log" 2>&1 || status=$?
 [ "$status" -eq 0 ] || grep -v '^=== \|^ *--- PASS' "$log" >&2
 # A test with subtests is counted as those.
 awk '/^--- / { count[test]++; test = $2 }

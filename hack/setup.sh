@@ -40,10 +40,10 @@ missing=
 for package in $packages; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing="$missing $package"
 done
+sudo=
+[ "$(id -u)" -eq 0 ] || sudo=sudo
 if [ -n "$missing" ]; then
     command -v apt-get >/dev/null || fail "no apt-get here; install what these Debian packages hold:$missing"
-    sudo=
-    [ "$(id -u)" -eq 0 ] || sudo=sudo
     echo "setup: installing$missing"
     $sudo apt-get update -qq
     # shellcheck disable=SC2086 # one word per package
@@ -83,6 +83,16 @@ if [ "$purpose" = test ] && ! cmp -s hack/prose/go.sum "$tools/vale.sum"; then
     echo "setup: building vale and actionlint, which takes one to two minutes"
     (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/" tool)
     cp hack/prose/go.sum "$tools/vale.sum"
+fi
+# To build it takes ten minutes, and to install the package starts a server.
+if [ "$purpose" = test ] && [ ! -x "$tools/promtool" ]; then
+    echo "setup: extracting promtool from the Debian package prometheus"
+    extracted=$(mktemp -d)
+    trap 'rm -rf "$extracted"' EXIT
+    download() { (cd "$extracted" && apt-get -qq -o APT::Sandbox::User=root download prometheus); }
+    download 2>/dev/null || { $sudo apt-get update -qq && download; }
+    dpkg-deb --extract "$extracted"/prometheus_*.deb "$extracted"
+    mv "$extracted/usr/bin/promtool" "$tools/promtool"
 fi
 if [ "$purpose" = release ]; then
     crate cargo-cyclonedx 0.5.9

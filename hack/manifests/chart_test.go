@@ -282,6 +282,18 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"pod of another's annotation", "podAnnotations: {kubectl.kubernetes.io/default-container: a}", "podAnnotations: the chart itself writes kubectl.kubernetes.io/default-container"},
 		{"driver that is evicted", "podAnnotations: {cluster-autoscaler.kubernetes.io/enable-ds-eviction: \"true\"}", "podAnnotations: the chart itself writes cluster-autoscaler"},
 
+		{"unknown alert", "monitoring: {rules: {alerts: {RootcellarDriverGone: {enabled: false}}}}", "additional properties 'RootcellarDriverGone' not allowed"},
+		{"alert of nothing", "monitoring: {rules: {alerts: {RootcellarDriverAway: null}}}", "at '/monitoring/rules/alerts': missing property 'RootcellarDriverAway'"},
+		{"threshold of an alert without one", "monitoring: {rules: {alerts: {RootcellarDriverAway: {below: 5}}}}", "additional properties 'below' not allowed"},
+		{"threshold as a fraction of a word", "monitoring: {rules: {alerts: {RootcellarPoolLowSpace: {below: 10%}}}}", "at '/monitoring/rules/alerts/RootcellarPoolLowSpace/below'"},
+		{"alert after no time", "monitoring: {rules: {alerts: {RootcellarDriverAway: {for: 5}}}}", "at '/monitoring/rules/alerts/RootcellarDriverAway/for'"},
+		{"quote in a pool without sizes", "monitoring: {rules: {alerts: {RootcellarSizesNotEnforced: {exceptPools: ['a\"b']}}}}", "at '/monitoring/rules/alerts/RootcellarSizesNotEnforced/exceptPools/0'"},
+		{"interval in words", "monitoring: {podMonitor: {interval: 1 minute}}", "at '/monitoring/podMonitor/interval'"},
+		{"severity by a label", "monitoring: {rules: {enabled: true, alertLabels: {severity: page}}}",
+			"monitoring.rules.alertLabels: the chart itself writes severity, from the severity of the alert; leave it out"},
+		{"rules of another's label", "monitoring: {rules: {enabled: true, labels: {helm.sh/chart: a}}}", "monitoring.rules.labels: the chart itself writes helm.sh/chart; leave it out"},
+		{"PodMonitor of another's label", "monitoring: {podMonitor: {enabled: true, labels: {helm.sh/chart: a}}}", "monitoring.podMonitor.labels: the chart itself writes helm.sh/chart"},
+
 		{"address without brackets", "httpAddress: \"::\"", "at '/httpAddress'"},
 		{"address with a port", "httpAddress: 0.0.0.0:9808", "at '/httpAddress'"},
 		{"address too large", "httpAddress: 0.0.0.256", "at '/httpAddress'"},

@@ -6,6 +6,7 @@ go 1.26.0
 require (
 	github.com/kubernetes-csi/external-snapshotter/client/v8 v8.6.0
 	github.com/openshift/api v0.0.0-20250710004639-926605d3338b
+	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.85.0
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3
 	sigs.k8s.io/kustomize/api v0.21.1

@@ -18,6 +18,7 @@ import (
 	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
 	machineconfigurationv1 "github.com/openshift/api/machineconfiguration/v1"
 	securityv1 "github.com/openshift/api/security/v1"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -122,7 +123,7 @@ func decode(text []byte) ([]runtime.Object, error) {
 	scheme := runtime.NewScheme()
 	known := runtime.NewSchemeBuilder(
 		admissionv1.AddToScheme, appsv1.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
-		securityv1.Install, machineconfigurationv1.Install, snapshotv1.AddToScheme)
+		securityv1.Install, machineconfigurationv1.Install, snapshotv1.AddToScheme, monitoringv1.AddToScheme)
 	if err := known.AddToScheme(scheme); err != nil {
 		return nil, err
 	}
