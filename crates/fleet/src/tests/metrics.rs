@@ -21,7 +21,9 @@ fn full() -> Status {
 fn every_metric_has_its_row_in_the_reference() {
     let page = metrics(&full()).unwrap();
     // A family without a value in the status above would be missing.
-    let registered = include_str!("../status.rs").matches("registry.register(").count();
+    let registered = include_str!("../status.rs")
+        .matches("registry.register(")
+        .count();
     assert_eq!(page.matches("# TYPE ").count(), registered, "{page}");
     page::reference::check(&page, "controller").unwrap();
 }
