@@ -139,11 +139,11 @@ fn a_node_keeps_the_taint_until_its_driver_is_ready_and_says_why() {
             },
         ),
         ("has not registered", |w| {
-            w.registration("other", "uid-node1")
+            w.registration("other", "uid-node1");
         }),
         // An earlier node had this name.
         ("has not registered", |w| {
-            w.registration("csi.rootcellar.dev", "uid-old")
+            w.registration("csi.rootcellar.dev", "uid-old");
         }),
         (
             "for class fast: `kubectl logs -n rootcellar-system rootcellar-x -c csi-provisioner`",
@@ -156,7 +156,7 @@ fn a_node_keeps_the_taint_until_its_driver_is_ready_and_says_why() {
             w.capacity("fast", "uid-pod-old");
         }),
         ("for class slow", |w| {
-            w.binding("slow", "WaitForFirstConsumer")
+            w.binding("slow", "WaitForFirstConsumer");
         }),
     ];
     for (expected, change) in cases {
