@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/xml"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -861,6 +863,21 @@ func TestNoResizer(t *testing.T) {
 	for _, class := range all[*storagev1.StorageClass](found) {
 		same(t, *class.AllowVolumeExpansion, false)
 	}
+}
+
+// Artifact Hub shows the icon of the file.
+func TestIcon(t *testing.T) {
+	about, err := os.ReadFile(filepath.Join(chart, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	icon, err := os.ReadFile(filepath.Join(chart, "icon.svg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, xml.Unmarshal(icon, new(struct{})), nil)
+	want := "\nicon: data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString(bytes.TrimSpace(icon)) + "\n"
+	same(t, strings.Contains(string(about), want), true)
 }
 
 // The names do not depend on the release's, so that a cluster cannot hold two by mistake; the namespace does.
