@@ -1,9 +1,12 @@
 package main
 
 import (
+	"slices"
 	"testing"
 
+	securityv1 "github.com/openshift/api/security/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 )
 
 // Additions to the driver's pod follow its own parts, and change nothing else.
@@ -47,5 +50,35 @@ func TestExtraMistakes(t *testing.T) {
 		{"mount of a relative path", mount("a"), "extraVolumeMounts: \"a\" is not absolute"},
 		{"container of the chart", "initContainers: [{name: driver, image: a}]", "initContainers: another container of the pod is called driver"},
 		{"container without an image", "initContainers: [{name: a}]", "at '/initContainers/0'"},
+	})
+}
+
+// Another account of the driver has all its rights, made by the chart or not.
+func TestServiceAccount(t *testing.T) {
+	for create, accounts := range map[string][]string{"true": {"mine", "rootcellar-fleet", "rootcellar-resizer"}, "false": {"rootcellar-fleet", "rootcellar-resizer"}} {
+		found := objects(t, presetValues("openshift"), withFleet, withSnapshots, "--set=serviceAccount.name=mine,serviceAccount.create="+create)
+		var names, bound []string
+		for _, account := range all[*corev1.ServiceAccount](found) {
+			names = append(names, account.Name)
+		}
+		slices.Sort(names)
+		same(t, names, accounts)
+		pod, _ := driver(t, found)
+		same(t, pod.ServiceAccountName, "mine")
+		same(t, one[*securityv1.SecurityContextConstraints](t, found).Users, []string{"system:serviceaccount:rootcellar-system:mine"})
+		for _, binding := range all[*rbacv1.ClusterRoleBinding](found) {
+			bound = append(bound, binding.Name+" "+binding.Subjects[0].Name)
+		}
+		for _, binding := range all[*rbacv1.RoleBinding](found) {
+			bound = append(bound, binding.Name+" "+binding.Subjects[0].Name)
+		}
+		slices.Sort(bound)
+		same(t, bound, []string{"rootcellar-capacity mine", "rootcellar-fleet rootcellar-fleet", "rootcellar-fleet rootcellar-fleet",
+			"rootcellar-provisioner mine", "rootcellar-resizer rootcellar-resizer", "rootcellar-snapshots mine"})
+	}
+	refused(t, []mistake{
+		{"account of nobody", "serviceAccount: {create: false}", "serviceAccount.create is false and serviceAccount.name empty; name the account that exists"},
+		{"account of the controller", "serviceAccount: {name: rootcellar-fleet}", "serviceAccount.name: rootcellar-fleet is the account of another pod"},
+		{"no name of an account", "serviceAccount: {name: A}", "at '/serviceAccount/name'"},
 	})
 }

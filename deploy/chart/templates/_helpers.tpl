@@ -21,6 +21,19 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* The driver's service account. */}}
+{{- define "rootcellar.account" -}}
+{{- with .Values.serviceAccount -}}
+{{- if not (or .create .name) -}}
+{{- fail "serviceAccount.create is false and serviceAccount.name empty; name the account that exists" -}}
+{{- end -}}
+{{- if has .name (list "rootcellar-resizer" "rootcellar-fleet") -}}
+{{- fail (printf "serviceAccount.name: %s is the account of another pod, which has other rights; choose another name" .name) -}}
+{{- end -}}
+{{- .name | default "rootcellar" -}}
+{{- end -}}
+{{- end -}}
+
 {{/* An image reference. Takes context, image, and tag as the default of its tag. */}}
 {{- define "rootcellar.image" -}}
 {{- $repository := .image.repository -}}
