@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// tested renders the objects of `helm test`.
-func tested(t *testing.T, arguments ...string) []runtime.Object {
+// objectsOfTest renders the objects of `helm test`.
+func objectsOfTest(t *testing.T, arguments ...string) []runtime.Object {
 	t.Helper()
 	arguments = append([]string{"template", "mine", chart, "--kube-version=1.37.2", "--namespace=n", "--show-only=templates/tests/claim.yaml"}, arguments...)
 	text, err := exec.Command(helmBinary(t), arguments...).CombinedOutput()
@@ -26,7 +26,7 @@ func TestHelmTest(t *testing.T) {
 		"test.storageClass=rootcellar": "rootcellar",
 		"storageClasses[0].reclaimPolicy=Retain,storageClasses[0].name=a,storageClasses[1].name=b": "b",
 	} {
-		found := tested(t, "--set="+set)
+		found := objectsOfTest(t, "--set="+set)
 		claim := one[*corev1.PersistentVolumeClaim](t, found)
 		same(t, *claim.Spec.StorageClassName, want)
 		same(t, claim.Spec.Resources.Requests.Storage().String(), "64Mi")
@@ -52,7 +52,7 @@ func TestHelmTest(t *testing.T) {
 			same(t, annotations["helm.sh/hook-delete-policy"], "before-hook-creation,hook-succeeded,hook-failed")
 		}
 	}
-	found := tested(t, presetValues("openshift"), values(t, `
+	found := objectsOfTest(t, presetValues("openshift"), values(t, `
 imageRegistry: mirror
 test: {size: 1Gi, image: {repository: a/b, tag: c}, nodeSelector: {d: e}, tolerations: []}`))
 	pod := all[*batchv1.Job](found)[0].Spec.Template.Spec
