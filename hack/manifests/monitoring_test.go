@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
@@ -32,8 +34,8 @@ func alertRules(t *testing.T, arguments ...string) []monitoringv1.Rule {
 	return rules
 }
 
-// tested runs the tests of the alerts on rules, with the binary that PROMTOOL names, and returns its complaint.
-func tested(t *testing.T, rules []monitoringv1.Rule) string {
+// failures runs the tests of the alerts on rules, with the binary that PROMTOOL names, and returns its complaint.
+func failures(t *testing.T, rules []monitoringv1.Rule) string {
 	t.Helper()
 	binary := os.Getenv("PROMTOOL")
 	if binary == "" {
@@ -64,7 +66,7 @@ func tested(t *testing.T, rules []monitoringv1.Rule) string {
 // such tests: they notice if it never fires, never clears, or does not wait.
 func TestAlerts(t *testing.T) {
 	rules := alertRules(t, "--set=monitoring.rules.alerts.RootcellarSizesNotEnforced.exceptPools={loose}")
-	if complaint := tested(t, rules); complaint != "" {
+	if complaint := failures(t, rules); complaint != "" {
 		t.Fatal(complaint)
 	}
 	for _, test := range []struct {
@@ -86,7 +88,7 @@ func TestAlerts(t *testing.T) {
 			for i := range changed {
 				test.change(&changed[i])
 			}
-			complaint := tested(t, changed)
+			complaint := failures(t, changed)
 			for _, rule := range rules {
 				if !strings.Contains(complaint, "alertname: "+rule.Alert+",") {
 					t.Errorf("%s has no test in %s that notices it", rule.Alert, alertTests)
@@ -148,17 +150,28 @@ func TestPodMonitors(t *testing.T) {
 		same(t, len(all[*monitoringv1.PodMonitor](found))+len(all[*monitoringv1.PrometheusRule](found)), 0)
 	}, withFleet)
 	everywhere(t, func(t *testing.T, _ string, found []runtime.Object) {
-		monitors := all[*monitoringv1.PodMonitor](found)
-		same(t, len(monitors), 2)
-		for _, monitor := range monitors {
+		ports := map[string][]corev1.Container{}
+		for _, object := range all[*appsv1.DaemonSet](found) {
+			ports[object.Name] = object.Spec.Template.Spec.Containers
+		}
+		for _, object := range all[*appsv1.Deployment](found) {
+			ports[object.Name] = object.Spec.Template.Spec.Containers
+		}
+		jobs := map[string]string{}
+		for _, monitor := range all[*monitoringv1.PodMonitor](found) {
 			same(t, monitor.Spec.Selector.MatchLabels, map[string]string{"app.kubernetes.io/name": monitor.Name})
 			same(t, monitor.Labels["release"], "a")
-			endpoint := monitor.Spec.PodMetricsEndpoints[0]
-			same(t, *endpoint.Port, "http")
-			same(t, string(endpoint.Interval), "10s")
-			same(t, *endpoint.RelabelConfigs[0].Replacement, monitor.Name)
+			for _, endpoint := range monitor.Spec.PodMetricsEndpoints {
+				same(t, string(endpoint.Interval), "10s")
+				jobs[*endpoint.RelabelConfigs[0].Replacement] = *endpoint.Port
+				same(t, slices.ContainsFunc(ports[monitor.Name], func(container corev1.Container) bool {
+					return slices.ContainsFunc(container.Ports, func(port corev1.ContainerPort) bool { return port.Name == *endpoint.Port })
+				}), true)
+			}
 		}
-	}, withFleet, withMonitoring, "--set=monitoring.podMonitor.labels.release=a,monitoring.podMonitor.interval=10s")
+		same(t, jobs, map[string]string{"rootcellar": "http", "rootcellar-fleet": "http", "rootcellar-provisioner": "provisioner",
+			"rootcellar-resizer": "resizer", "rootcellar-snapshotter": "snapshotter"})
+	}, withFleet, withMonitoring, "--set=snapshots.enabled=true,monitoring.podMonitor.labels.release=a,monitoring.podMonitor.interval=10s")
 }
 
 // The example for a Prometheus without the operator has the jobs of the PodMonitors.
@@ -175,12 +188,16 @@ func TestScrapeConfig(t *testing.T) {
 	if err := yaml.Unmarshal(text, &config); err != nil {
 		t.Fatal(err)
 	}
-	var jobs, monitors []string
+	var jobs, monitored []string
 	for _, job := range config.ScrapeConfigs {
 		jobs = append(jobs, job.JobName)
 	}
 	for _, monitor := range all[*monitoringv1.PodMonitor](objects(t, withMonitoring, withFleet)) {
-		monitors = append(monitors, monitor.Name)
+		for _, endpoint := range monitor.Spec.PodMetricsEndpoints {
+			if *endpoint.Port == "http" {
+				monitored = append(monitored, *endpoint.RelabelConfigs[0].Replacement)
+			}
+		}
 	}
-	same(t, jobs, monitors)
+	same(t, jobs, monitored)
 }

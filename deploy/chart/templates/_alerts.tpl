@@ -34,19 +34,19 @@ stand for labels of the alert, and <value> for its number. docs/monitor.md has a
   expr: (max {{ $of }} (rootcellar_pool_healthy) == 0) unless (max {{ $of }} (rootcellar_pool_answering) == 0)
   summary: A pool cannot be used.
   description: >-
-    The pool <disk> of node <node> is unavailable.
+    The pool <disk><device> of node <node> is unavailable.
     Its pods may get I/O errors, and new ones wait.
 - alert: RootcellarPoolNotAnswering
   expr: max {{ $of }} (rootcellar_pool_answering) == 0
   summary: A disk hangs.
   description: >-
-    An operation on the disk of the pool <disk> of node <node> has not returned for 30 seconds or longer.
+    An operation on the disk of the pool <disk><device> of node <node> has not returned for 30 seconds or longer.
     Everything that uses the disk waits.
 - alert: RootcellarPoolIOErrors
   expr: max {{ $of }} (rootcellar_pool_io_errors_total) > 0
   summary: A disk has errors.
   description: >-
-    The filesystem of the pool <disk> of node <node> has errors; the kernel has counted <value>.
+    The filesystem of the pool <disk><device> of node <node> has errors; the kernel has counted <value>.
     Its data may be damaged.
 - alert: RootcellarPoolLowSpace
   # A set has space while one of its members has. A cordoned pool is no place for new volumes.
@@ -127,6 +127,10 @@ stand for labels of the alert, and <value> for its number. docs/monitor.md has a
 {{- $text := . | replace "<value>" "{{ $value }}" | replace "<percent>" `{{ $value | printf "%.0f" }}` -}}
 {{- $text = $text | replace `<node or "every node">` `{{ with $labels.node }}node {{ . }}{{ else }}every node{{ end }}` -}}
 {{- $text = $text | replace "<disk>" "{{ $labels.pool }}{{ with $labels.member }}/{{ . }}{{ end }}" -}}
+{{- /* The driver forgets the device of an absent disk when it restarts. */ -}}
+{{- $info := `last_over_time(rootcellar_pool_info{node='%s',pool='%s',member='%s',device!=''}[1d])` -}}
+{{- $query := printf "printf %q $labels.node $labels.pool $labels.member | query" $info -}}
+{{- $text = $text | replace "<device>" (printf `{{ with %s }} on {{ . | first | label "device" }}{{ end }}` $query) -}}
 {{- regexReplaceAll `<([a-z]+)>` $text "{{ $$labels.${1} }}" -}}
 {{- end -}}
 
