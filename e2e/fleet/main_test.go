@@ -91,6 +91,7 @@ func TestFleet(t *testing.T) {
 	}
 	stage("side by side", true, beside, whole)
 	stage("one by one", false, alone, whole)
+	stage("autoscaled nodes", false, autoscaled, whole)
 	stage("lost nodes", false, lost, func(s *scenario) {
 		whole(s)
 		s.uncontrol()

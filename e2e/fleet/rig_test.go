@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -255,18 +256,29 @@ func (m *machine) disk(s *scenario, name, size, filesystem string) {
 	}
 }
 
-// newMachine starts the driver of a machine with a pool of this size whose files share blocks, and a small one whose files
-// do not.
+// newMachine starts the driver of a machine that the cluster does not know yet.
 func (s *scenario) newMachine(name, size string) *machine {
+	s.Helper()
+	m := s.machine(name, size)
+	m.start()
+	return m
+}
+
+// machine has a pool of this size whose files share blocks, and a small one whose files do not.
+func (s *scenario) machine(name, size string) *machine {
 	s.Helper()
 	rig.number++
 	// reap.sh removes directories of these names, and the path of a socket is short.
 	m := &machine{name: name, value: name, dir: filepath.Join(run, fmt.Sprint("node", rig.number)), port: 9820 + rig.number}
 	m.disk(s, "default", size, "xfs")
 	m.disk(s, "slow", "600M", "ext4")
-	m.startDriver()
-	m.provisioning, m.snapshotting = newProxy("provisioner-"+name), newProxy("snapshotter-"+name)
 	return m
+}
+
+// start starts the driver, and the proxies of its sidecars.
+func (m *machine) start() {
+	m.startDriver()
+	m.provisioning, m.snapshotting = newProxy("provisioner-"+m.name), newProxy("snapshotter-"+m.name)
 }
 
 // addNode adds a node with such a machine.
@@ -274,15 +286,31 @@ func (s *scenario) addNode(name, size string) *machine {
 	s.Helper()
 	m := s.newMachine(name, size)
 	m.register(s)
+	m.report(s)
+	return m
+}
+
+// report starts the sidecars of a registered node, and waits until its capacity is known.
+func (m *machine) report(s *scenario) {
+	s.Helper()
 	m.startProvisioner()
 	m.startSnapshotter()
-	s.eventually("the capacity of "+name+" is known", patience, func() string {
+	m.reports(s, "late")
+	if m.value != m.name {
+		s.kubectl("label", "node", m.name, topologyKey+"="+m.value, "--overwrite")
+	}
+}
+
+// reports waits until the capacity of the node for this class is known.
+func (m *machine) reports(s *scenario, class string) {
+	s.Helper()
+	s.eventually("the capacity of "+m.name+" for "+class+" is known", patience, func() string {
 		capacities, err := client.StorageV1().CSIStorageCapacities(system).List(s.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		for _, capacity := range capacities.Items {
-			if capacity.StorageClassName != "late" || !slices.ContainsFunc(capacity.OwnerReferences, func(owner metav1.OwnerReference) bool {
+			if capacity.StorageClassName != class || !slices.ContainsFunc(capacity.OwnerReferences, func(owner metav1.OwnerReference) bool {
 				return owner.Name == m.pod()
 			}) {
 				continue
@@ -292,10 +320,6 @@ func (s *scenario) addNode(name, size string) *machine {
 		}
 		return "not yet"
 	})
-	if m.value != m.name {
-		s.kubectl("label", "node", name, topologyKey+"="+m.value, "--overwrite")
-	}
-	return m
 }
 
 // pod is the name of the pod that the driver would run in.
@@ -354,21 +378,29 @@ func (m *machine) register(s *scenario) {
 
 func (m *machine) makeNode(s *scenario) {
 	s.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.name, Labels: map[string]string{
-		corev1.LabelHostname: m.name[:min(63, len(m.name))], corev1.LabelOSStable: "linux",
-	}}}
+	labels := map[string]string{}
 	if len(m.name) <= 63 {
-		node.Labels[topologyKey] = m.name
+		labels[topologyKey] = m.name
 	}
+	s.node(m.name, labels, m.taints)
+}
+
+// node creates a node that is ready and has resources for many pods.
+func (s *scenario) node(name string, labels map[string]string, taints []corev1.Taint) {
+	s.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		corev1.LabelHostname: name[:min(63, len(name))], corev1.LabelOSStable: "linux",
+	}}}
+	maps.Copy(node.Labels, labels)
 	_, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 	s.must(err)
 	room := `{"cpu": "64", "memory": "256Gi", "pods": "1000"}`
-	s.kubectl("patch", "node", m.name, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
+	s.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
 		"conditions": [{"type": "Ready", "status": "True", "reason": "Rig", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`, room, time.Now().UTC().Format(time.RFC3339)))
 	// The API server adds a taint to each new node.
-	taints, err := json.Marshal(m.taints)
+	text, err := json.Marshal(taints)
 	s.must(err)
-	s.kubectl("patch", "node", m.name, "--type=merge", "--patch", fmt.Sprintf(`{"spec": {"taints": %s}}`, taints))
+	s.kubectl("patch", "node", name, "--type=merge", "--patch", fmt.Sprintf(`{"spec": {"taints": %s}}`, text))
 }
 
 // registerDriver does what the kubelet does when it has registered the driver.
