@@ -3,7 +3,8 @@
 # snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of
 # snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
-# Usage: parts.sh [conformance|databases|migration]   with it, Kubernetes' own test binary, the image of debian.sh or local-path-provisioner too
+# Usage: parts.sh [conformance|databases|migration|monitoring]   with it, Kubernetes' own test binary, the image of debian.sh,
+#                 local-path-provisioner or Prometheus and its operator too
 #        parts.sh fleet   no images, and only the programs of a cluster without kubelets, with an older csi-provisioner too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
@@ -86,6 +87,19 @@ image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-reg
 if [ "${1:-}" = databases ]; then
     ./debian.sh "$PARTS/debian-root"
     image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox
+fi
+if [ "${1:-}" = monitoring ]; then
+    operator=github.com/prometheus-operator/prometheus-operator
+    build "prometheus-operator and its reloader" -C prometheus-operator build -ldflags '-s -w' -o "$PARTS/bin/" \
+        $operator/cmd/operator $operator/cmd/prometheus-config-reloader
+    build prometheus -C prometheus build -tags remove_all_sd,enable_kubernetes_sd -ldflags '-s -w' -o "$PARTS/bin/" \
+        github.com/prometheus/prometheus/cmd/prometheus
+    quay=quay.io/prometheus-operator
+    image prometheus quay.io/prometheus/prometheus:v3.16.0 /bin/prometheus "$PARTS/bin/prometheus=/bin/prometheus"
+    image prometheus-operator $quay/prometheus-operator:v0.85.0 /bin/operator "$PARTS/bin/operator=/bin/operator"
+    image prometheus-config-reloader $quay/prometheus-config-reloader:v0.85.0 /bin/prometheus-config-reloader \
+        "$PARTS/bin/prometheus-config-reloader=/bin/prometheus-config-reloader"
+    cp --no-preserve=mode "$(go -C prometheus-operator list -m -f '{{.Dir}}' $operator)/bundle.yaml" "$PARTS/prometheus-operator.yaml"
 fi
 if [ "${1:-}" = migration ]; then
     local_path=github.com/rancher/local-path-provisioner

@@ -9,6 +9,7 @@
 #        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
 #        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
+#        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
 #        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
@@ -32,9 +33,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-parts | scenarios | conformance | release | upgrade | startup | databases | migration | fleet) shift ;;
+parts | scenarios | conformance | release | upgrade | startup | databases | migration | monitoring | fleet) shift ;;
 *)
-    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|fleet [argument...]" >&2
+    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|monitoring|fleet [argument...]" >&2
     exit 64
     ;;
 esac
@@ -94,6 +95,7 @@ upgrade)
     ;;
 databases) IMAGES="$IMAGES debian" ;;
 migration) IMAGES="$IMAGES local-path" ;;
+monitoring) IMAGES="$IMAGES prometheus prometheus-operator prometheus-config-reloader" ;;
 # The nodes have no image of the release.
 release) IMAGES="pause busybox agnhost" ;;
 esac
@@ -142,6 +144,7 @@ fleet)
     step fleet cluster fleet -test.timeout 60m "$@"
     ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
+monitoring) step monitoring cluster scenarios -test.timeout 40m -test.run TestMonitoring "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
 scenarios)
     # Kubernetes 1.37 shows the health of volumes only with this gate. Before, it has no effect on the driver.

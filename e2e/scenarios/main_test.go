@@ -238,7 +238,8 @@ func linesWith(text string, names []string) []string {
 // repeat returns the command that runs this scenario alone.
 func (s *scenario) repeat() string {
 	goals := map[string]string{"TestKubernetes": "scenarios", "TestDisruption": "scenarios", "TestPreset": "scenarios", "TestUpgrade": "upgrade",
-		"TestRelease": "release", "TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration"}
+		"TestRelease": "release", "TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration",
+		"TestMonitoring": "monitoring"}
 	parts := strings.Split(s.Name(), "/")
 	goal, found := goals[parts[0]]
 	if !found {
