@@ -83,7 +83,10 @@ pub enum Error {
     NotFound { what: &'static str, id: String },
     #[error("volume {id} is not published at {path:?}")]
     NotPublishedThere { id: String, path: PathBuf },
-    #[error("pool {pool} is not on this node now; mount it, or `rootcellar pool retire {pool}`")]
+    #[error(
+        "pool {pool} is not on this node now; mount it, add it to the pools of this node, or, if it is lost for \
+         good, `rootcellar pool retire {pool}`"
+    )]
     PoolNotHere { pool: PoolId },
     #[error(
         "{id} is in pool {pool}, which is not on this node; a copy is made on the node of its \

@@ -172,14 +172,18 @@ impl Collector for Scraped {
             let metric = encoder.encode_descriptor("registered", help, None, Gauge)?;
             ConstGauge::new(u64::from(*registered)).encode(metric)?;
         }
-        let help = "The node, the filesystem and the block devices of the pool; 1.";
+        let help = "1, with the node, the filesystem and the block devices of the pool; without devices while it is unavailable.";
         let mut metric = encoder.encode_descriptor("pool_info", help, None, Gauge)?;
         for (name, pool) in pools {
             let filesystem = pool.backing.filesystem.map(|it| it.to_string());
-            let (filesystem, device) = (
-                filesystem.unwrap_or_default(),
-                pool.backing.devices.join(","),
-            );
+            // Another disk may have the name by now.
+            let devices = pool
+                .backing
+                .devices
+                .iter()
+                .filter(|_| pool.unavailable.is_none());
+            let device = devices.map(String::as_str).collect::<Vec<_>>().join(",");
+            let filesystem = filesystem.unwrap_or_default();
             let place = [
                 ("node", &*self.node),
                 ("device", &*device),

@@ -79,6 +79,7 @@ func TestServiceAccount(t *testing.T) {
 	refused(t, []mistake{
 		{"account of nobody", "serviceAccount: {create: false}", "serviceAccount.create is false and serviceAccount.name empty; name the account that exists"},
 		{"account of the controller", "serviceAccount: {name: rootcellar-fleet}", "serviceAccount.name: rootcellar-fleet is the account of another pod"},
+		{"account of every pod", "serviceAccount: {create: false, name: default}", "serviceAccount.name: default is the account of every pod"},
 		{"no name of an account", "serviceAccount: {name: A}", "at '/serviceAccount/name'"},
 	})
 }

@@ -28,17 +28,17 @@ func containers(t *testing.T, found []runtime.Object) map[string]corev1.Containe
 func TestSidecarArguments(t *testing.T) {
 	plain := containers(t, objects(t, withSnapshots))
 	changed := containers(t, objects(t, withSnapshots, values(t, `
-provisioner: {logLevel: 5, extraArgs: [--kube-api-qps=10, --enable-pprof]}
+provisioner: {logLevel: 5, extraArgs: [--kube-api-qps=10, --feature-gates=CrossNamespaceVolumeDataSource=true]}
 registrar: {logLevel: 1, extraArgs: ["--timeout=10s"]}
 resizer: {logLevel: 2, extraArgs: ["--retry-interval-max=1m"]}
-snapshots: {logLevel: 3, extraArgs: ["--vmodule=a=1,b=2", "--snapshot-name-prefix=true"]}
+snapshots: {logLevel: 3, extraArgs: ["--vmodule=a=1,b=2", "--retry-interval-start=2s"]}
 `)))
 	for name, more := range map[string][]string{
 		"driver":                nil,
-		"csi-provisioner":       {"--v=5", "--kube-api-qps=10", "--enable-pprof"},
+		"csi-provisioner":       {"--v=5", "--kube-api-qps=10", "--feature-gates=CrossNamespaceVolumeDataSource=true"},
 		"node-driver-registrar": {"--v=1", "--timeout=10s"},
 		"csi-resizer":           {"--v=2", "--retry-interval-max=1m"},
-		"csi-snapshotter":       {"--v=3", "--vmodule=a=1,b=2", "--snapshot-name-prefix=true"},
+		"csi-snapshotter":       {"--v=3", "--vmodule=a=1,b=2", "--retry-interval-start=2s"},
 	} {
 		same(t, changed[name].Args, slices.Concat(plain[name].Args, more))
 	}
@@ -96,6 +96,12 @@ func TestSidecarMistakes(t *testing.T) {
 		{"older flag of the page", "provisioner: {extraArgs: [\"--metrics-address=:1\"]}",
 			"provisioner.extraArgs: leave --metrics-address out; the chart itself writes --http-endpoint"},
 		{"older flag of the registrar's page", "registrar: {extraArgs: [--health-port=1]}", "the chart itself writes --http-endpoint"},
+		{"short names of volumes", "provisioner: {extraArgs: [--volume-name-uuid-length=4]}", "leave --volume-name-uuid-length out; the driver finds volumes"},
+		{"other names of snapshots", "snapshots: {enabled: true, extraArgs: [--snapshot-name-prefix=a]}", "leave --snapshot-name-prefix out"},
+		{"another API server", "provisioner: {extraArgs: [--master=a]}", "leave --master out; the sidecar calls the API server of its cluster"},
+		{"registration elsewhere", "registrar: {extraArgs: [--plugin-registration-path=/a]}", "leave --plugin-registration-path out"},
+		{"profiles for every pod", "resizer: {extraArgs: [--enable-pprof]}", "leave --enable-pprof out; it would show the sidecar's memory"},
+		{"volumes without a node", "provisioner: {extraArgs: [\"--feature_gates=A=true,Topology=false\"]}", "leave the feature gate Topology out"},
 		{"short flag", "provisioner: {extraArgs: [-v=5]}", "at '/provisioner/extraArgs/0'"},
 		{"no flag", "provisioner: {extraArgs: [serve]}", "at '/provisioner/extraArgs/0'"},
 		{"flag and value in one", "provisioner: {extraArgs: [--kube-api-qps 5]}", "at '/provisioner/extraArgs/0'"},

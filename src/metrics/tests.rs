@@ -90,6 +90,7 @@ fn every_figure_of_a_pool_has_its_metric() {
         "rootcellar_pool_trash{pool=\"fast\"} 2",
         "rootcellar_pool_trash_resisting{pool=\"fast\"} 1",
         "rootcellar_pool_info{pool=\"fast\",node=\"n1\",device=\"sda1,sdb1\",filesystem=\"ext4\"} 1",
+        "rootcellar_pool_info{pool=\"slow\",node=\"n1\",device=\"\",filesystem=\"ext4\"} 1",
         "rootcellar_pool_io_errors_total{pool=\"fast\"} 9",
         "rootcellar_registered 1",
         "# TYPE rootcellar_reclaimed_entries counter",

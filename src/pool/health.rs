@@ -45,9 +45,13 @@ impl Pool {
         });
         let backing = self.state.backing();
         let errors = backing.errors.filter(|errors| *errors > 0).map(|errors| {
-            let devices = backing.devices.join(", ");
+            // Another disk may have the name of an absent one.
+            let devices = match &unavailable {
+                None => format!(" on {}", backing.devices.join(", ")),
+                Some(_) => String::new(),
+            };
             let problem = format!(
-                "the kernel has counted {errors} errors on {devices}; examine the disk, and the kernel's log"
+                "the kernel has counted {errors} errors{devices}; examine the disk, and the kernel's log"
             );
             condition(Impairment::DiskErrors, problem)
         });

@@ -148,6 +148,7 @@ impl PoolState {
     pub(super) fn forget(&self) {
         let mut state = self.lock();
         state.id = None;
+        state.backing = Backing::default();
         state.index = Index::default();
         state.reservations.other = Bytes::ZERO;
     }

@@ -21,9 +21,12 @@ impl Volumes {
                 let pool = pools.iter().find(|one| *one.name() == pool);
                 return Ok(pool.map_or_else(Vec::new, |pool| pool.conditions()));
             }
-            Err(Error::PoolNotHere { pool }) if self.memory.is_retired(pool)? => {
-                let message = "its pool was declared lost for good by `rootcellar pool retire`; \
-                     delete the claim and restore the data"
+            // A volume that was moved is in another pool, which this node may not serve now.
+            Err(Error::PoolNotHere { pool })
+                if self.memory.is_retired(pool)? && !self.memory.is_moved_from(pool)? =>
+            {
+                let message = "its pool was declared lost for good by `rootcellar pool retire`; if the disk is back, \
+                     `rootcellar pool adopt` takes it back, else delete the claim and restore the data"
                     .to_owned();
                 let kind = Impairment::PoolRetired;
                 return Ok(vec![Condition { kind, message }]);

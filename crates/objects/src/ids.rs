@@ -37,7 +37,11 @@ pub fn without_pool_ids(text: &str) -> String {
         let id = word.trim_end_matches(|char| !is_of_id(char));
         match PoolId::parse(id) {
             Some(_) => word.replace(id, "<id>"),
-            None => word.to_owned(),
+            // The id of a volume or a snapshot contains that of its pool.
+            None => id
+                .split('-')
+                .filter(|part| PoolId::parse(part).is_some())
+                .fold(word.to_owned(), |word, part| word.replace(part, "<id>")),
         }
     });
     shown.collect()
@@ -161,6 +165,25 @@ fn parse_simple(text: &str) -> Option<Uuid> {
 mod tests {
     use super::*;
     use crate::MAX_FIELD_BYTES;
+
+    #[test]
+    fn a_text_without_the_ids_of_pools_has_none_in_the_ids_of_objects() {
+        let pool = PoolId::random();
+        let id = VolumeId::new(pool, &"pvc-1".parse().unwrap());
+        for text in [
+            format!("{pool}"),
+            format!("{id}"),
+            format!("({id}), {}", pool.0.simple()),
+        ] {
+            let shown = without_pool_ids(&format!("volume {text}: in pool fast-1"));
+            assert!(!shown.contains(&pool.to_string()), "{shown}");
+            assert!(!shown.contains(&pool.0.simple().to_string()), "{shown}");
+            assert!(
+                shown.ends_with(": in pool fast-1") && shown.contains("<id>"),
+                "{shown}"
+            );
+        }
+    }
 
     #[test]
     fn an_id_has_one_spelling_and_survives_the_round_trip() {

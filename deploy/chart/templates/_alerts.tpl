@@ -127,10 +127,11 @@ stand for labels of the alert, and <value> for its number. docs/monitor.md has a
 {{- $text := . | replace "<value>" "{{ $value }}" | replace "<percent>" `{{ $value | printf "%.0f" }}` -}}
 {{- $text = $text | replace `<node or "every node">` `{{ with $labels.node }}node {{ . }}{{ else }}every node{{ end }}` -}}
 {{- $text = $text | replace "<disk>" "{{ $labels.pool }}{{ with $labels.member }}/{{ . }}{{ end }}" -}}
-{{- /* The driver forgets the device of an absent disk when it restarts. */ -}}
-{{- $info := `last_over_time(rootcellar_pool_info{node='%s',pool='%s',member='%s',device!=''}[1d])` -}}
+{{- /* The driver does not know the device of an absent disk. A name may be that of another disk by now, and after a reboot
+the pool had another name before: the latest counts. */ -}}
+{{- $info := `topk(1, max_over_time(timestamp(rootcellar_pool_info{node='%s',pool='%s',member='%s',device!=''})[1d:1m]))` -}}
 {{- $query := printf "printf %q $labels.node $labels.pool $labels.member | query" $info -}}
-{{- $text = $text | replace "<device>" (printf `{{ with %s }} on {{ . | first | label "device" }}{{ end }}` $query) -}}
+{{- $text = $text | replace "<device>" (printf `{{ with %s }} (last seen as {{ . | first | label "device" }}){{ end }}` $query) -}}
 {{- regexReplaceAll `<([a-z]+)>` $text "{{ $$labels.${1} }}" -}}
 {{- end -}}
 

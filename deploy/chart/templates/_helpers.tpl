@@ -30,6 +30,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if has .name (list "rootcellar-resizer" "rootcellar-fleet") -}}
 {{- fail (printf "serviceAccount.name: %s is the account of another pod, which has other rights; choose another name" .name) -}}
 {{- end -}}
+{{- if eq .name "default" -}}
+{{- fail "serviceAccount.name: default is the account of every pod of the namespace that names none, and would give them the driver's rights; choose another name" -}}
+{{- end -}}
 {{- .name | default "rootcellar" -}}
 {{- end -}}
 {{- end -}}

@@ -55,6 +55,17 @@
 {{- range list "metrics-address" "health-port" -}}
 {{- $_ := set $taken . "the chart itself writes --http-endpoint" -}}
 {{- end -}}
+{{- /* Two volumes or snapshots with one name would be the same one. */ -}}
+{{- range list "volume-name-prefix" "volume-name-uuid-length" "snapshot-name-prefix" "snapshot-name-uuid-length" -}}
+{{- $_ := set $taken . "the driver finds volumes and snapshots by the names that the sidecar makes by default" -}}
+{{- end -}}
+{{- range list "kubeconfig" "master" -}}
+{{- $_ := set $taken . "the sidecar calls the API server of its cluster with its own account" -}}
+{{- end -}}
+{{- range list "mode" "plugin-registration-path" -}}
+{{- $_ := set $taken . "kubelet would not find the driver" -}}
+{{- end -}}
+{{- $_ := set $taken "enable-pprof" "it would show the sidecar's memory to every pod" -}}
 {{- range fromYamlArray $own -}}
 {{- $_ := set $taken (trimPrefix "--" . | splitList "=" | first) "the chart itself writes it" -}}
 {{- end -}}
@@ -63,6 +74,9 @@
 - --v={{ . }}
 {{- end }}
 {{- range $values.extraArgs }}
+{{- if regexMatch `(?i)^--?feature[_-]gates?=.*\btopology=` . }}
+{{- fail (printf "%s.extraArgs: leave the feature gate Topology out of %s; without it a PersistentVolume names no node" $.values .) }}
+{{- end }}
 {{- $name := trimPrefix "--" . | splitList "=" | first | replace "_" "-" }}
 {{- with get $taken $name }}
 {{- fail (printf "%s.extraArgs: leave --%s out; %s" $.values $name .) }}
