@@ -11,7 +11,7 @@ use objects::{DriverArgs, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
 use crate::live::Unconfirmed;
 use crate::objects::{Content, Data, Phase, Policy, Volume};
-use crate::pages::Page;
+use crate::pages::{self, Page};
 use crate::report::Report;
 use crate::step::About;
 use crate::view::View;
@@ -200,7 +200,9 @@ impl<'a> Look<'a> {
             && pools
                 .iter()
                 .all(|pool| pool.complete && pool.quarantined == 0);
-        if !serves && !inventory.retired.contains(&id) {
+        // It may have been moved before its pool was retired.
+        let retired = inventory.retired.contains(&id) && pages::lists_all(inventory);
+        if !serves && !retired {
             return;
         }
         let name = volume.identity.name.clone();

@@ -64,6 +64,23 @@ pub(crate) fn shows(inventory: &Inventory, id: PoolId, retired: bool) -> Option<
     })
 }
 
+/// Whether a page lists every volume that its node has. A retired pool, and a path that never held one, have none.
+pub(crate) fn lists_all(inventory: &Inventory) -> bool {
+    inventory.pools.iter().all(|pool| {
+        let lists = pool.complete && pool.quarantined == 0;
+        lists || has_none(pool, inventory)
+    })
+}
+
+/// Whether nothing was ever at the path of a pool, or its disk was declared lost.
+pub(crate) fn has_none(pool: &PoolInventory, inventory: &Inventory) -> bool {
+    let mut ids = [pool.id, pool.found].into_iter().flatten().peekable();
+    if ids.peek().is_none() {
+        return pool.empty;
+    }
+    pool.unavailable.is_some() && ids.all(|id| inventory.retired.contains(&id))
+}
+
 /// Whether a pool of a page is, or holds the disk of, the pool with this id.
 pub(crate) fn has(pool: &PoolInventory, id: PoolId) -> bool {
     pool.id == Some(id) || pool.found == Some(id)

@@ -2,7 +2,7 @@
 
 use axum::body::Bytes as Body;
 use axum::http::StatusCode;
-use objects::inventory::{Inventory, Item};
+use objects::inventory::{Inventory, Item, PoolInventory};
 use objects::{Bytes, SnapshotName, VolumeName};
 
 use super::lost::pool;
@@ -86,7 +86,7 @@ fn differences_are_found_and_named() {
 }
 
 /// Each change, and the differences that follow from it.
-const DIFFERENCES: [Expected; 9] = [
+const DIFFERENCES: [Expected; 11] = [
     ("none", |_| {}, &[]),
     (
         "a volume without an object",
@@ -109,6 +109,38 @@ const DIFFERENCES: [Expected; 9] = [
             let id = w.pool;
             w.on_page(|page| {
                 page.pools = vec![pool(Some(PoolId::random()))];
+                page.retired = vec![id];
+            });
+        },
+        &["node1 PersistentVolumeWithoutVolume"],
+    ),
+    (
+        "an object of a retired pool with nothing in its place",
+        |w| {
+            let id = w.pool;
+            w.on_page(|page| {
+                page.pools = vec![PoolInventory {
+                    unavailable: Some("nothing is mounted".into()),
+                    empty: true,
+                    complete: false,
+                    ..pool(None)
+                }];
+                page.retired = vec![id];
+            });
+        },
+        &["node1 PersistentVolumeWithoutVolume"],
+    ),
+    (
+        "an object of a retired pool whose disk is there again",
+        |w| {
+            let id = w.pool;
+            w.on_page(|page| {
+                page.pools = vec![PoolInventory {
+                    unavailable: Some("it was retired".into()),
+                    found: Some(id),
+                    complete: false,
+                    ..pool(None)
+                }];
                 page.retired = vec![id];
             });
         },
@@ -151,27 +183,16 @@ const DIFFERENCES: [Expected; 9] = [
     ),
 ];
 
+/// Another pool is in place of the first one, which was retired.
+fn retire(page: &mut Inventory) {
+    page.retired.extend(page.pools[0].id);
+    page.pools[0].id = Some(PoolId::random());
+}
+
 /// Proves: F12.
 #[test]
 fn the_unknown_is_never_missing() {
-    let cases: [OnPage; 6] = [
-        ("a pool that is unavailable", |page| {
-            page.pools[0].unavailable = Some("it is broken".into());
-            page.pools[0].complete = false;
-        }),
-        ("a pool with something quarantined", |page| {
-            page.pools[0].quarantined = 1;
-        }),
-        ("another pool of the node that is unavailable", |page| {
-            let mut other = pool(None);
-            other.complete = false;
-            page.pools.push(other);
-        }),
-        ("a driver that loads", |page| page.loaded = false),
-        ("a node without the pool", |page| page.pools.clear()),
-        ("a list that is cut", |page| page.pools[0].complete = false),
-    ];
-    for (page, change) in cases {
+    for (page, change) in UNKNOWN {
         let mut world = agreeing();
         world.on_page(|page| {
             page.pools[0].volumes.clear();
@@ -190,6 +211,52 @@ fn the_unknown_is_never_missing() {
     world.pv(deletion);
     assert!(world.look().is_empty(), "its deletion is under way");
 }
+
+/// Pages that may have something unseen.
+const UNKNOWN: [OnPage; 10] = [
+    ("a pool that is unavailable", |page| {
+        page.pools[0].unavailable = Some("it is broken".into());
+        page.pools[0].complete = false;
+    }),
+    ("a pool with something quarantined", |page| {
+        page.pools[0].quarantined = 1;
+    }),
+    ("another pool of the node that is unavailable", |page| {
+        let mut other = pool(None);
+        other.complete = false;
+        page.pools.push(other);
+    }),
+    ("a driver that loads", |page| page.loaded = false),
+    ("a node without the pool", |page| page.pools.clear()),
+    ("a list that is cut", |page| page.pools[0].complete = false),
+    ("a retired pool beside a disk that is away", |page| {
+        retire(page);
+        page.pools[0].unavailable = Some("nothing is mounted".into());
+        page.pools[0].empty = true;
+        page.pools[0].complete = false;
+    }),
+    (
+        "a retired pool beside a disk that hides what it is",
+        |page| {
+            retire(page);
+            page.pools[0] = PoolInventory {
+                unavailable: Some("it is broken".into()),
+                complete: false,
+                ..pool(None)
+            };
+        },
+    ),
+    ("a retired disk in place of another one", |page| {
+        retire(page);
+        page.pools[0].found = Some(page.retired[0]);
+        page.pools[0].unavailable = Some("its path holds another pool".into());
+        page.pools[0].complete = false;
+    }),
+    ("a retired pool beside something quarantined", |page| {
+        retire(page);
+        page.pools[0].quarantined = 1;
+    }),
+];
 
 /// The printed command deletes data, so any object that names it counts.
 ///
