@@ -4,10 +4,10 @@
 //! either finishes a deletion that somebody asked for, or leaves the data where it is. The times are those that this
 //! process has watched, by a clock that nobody can set.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use objects::{NodeName, ObjectId, PoolId};
+use objects::{NodeName, ObjectId, VolumeId};
 
 use crate::objects::Volume;
 use crate::pages;
@@ -21,8 +21,8 @@ use crate::{Delays, Functions};
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     absent: BTreeMap<String, Instant>,
-    /// By the pool, and by the node that calls it retired.
-    retired: BTreeMap<(PoolId, String), Instant>,
+    /// Volumes of a retired pool that no other pool has, and the node that calls it retired.
+    retired: BTreeMap<(VolumeId, String), Instant>,
     /// Nodes without a pod and a label of the driver.
     without: BTreeMap<String, Instant>,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Watched {
 /// The standing of a place or of a pool at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The node is in the cluster, and the pool is not known to be retired there.
+    /// The node is in the cluster. The pool is not known to be retired there, or another pool has the volume, or may.
     Here,
     /// Lost, but not for long enough.
     Doubtful,
@@ -51,6 +51,8 @@ pub(crate) struct Lost<'a> {
     view: &'a View,
     watched: &'a Watched,
     present: HashSet<&'a str>,
+    /// The volumes without their place or pool that a page lists, with the node and the pool.
+    listed: HashMap<VolumeId, (&'a str, &'a str)>,
     pub(crate) delays: &'a Delays,
     now: Instant,
     /// How many places with volumes are absent, of how many, if that is too many.
@@ -88,7 +90,14 @@ impl Watched {
         }
         places.retain(|place| !present.contains(&**place));
         note(&mut self.absent, places, now);
-        note(&mut self.retired, retired(view, now, delays), now);
+        let mut retired = retired(view, now, delays);
+        let absent = view.volumes.values();
+        let absent = absent.filter(|volume| !present.contains(&*volume.place));
+        let unknown = absent.map(|volume| volume.id);
+        let unknown = unknown.chain(retired.iter().map(|(id, _)| *id)).collect();
+        let listed = listed(view, &unknown);
+        retired.retain(|(id, _)| !listed.contains_key(id));
+        note(&mut self.retired, retired, now);
         let without = view.nodes.iter();
         let without = without.filter(|(_, node)| node.label.is_none());
         let pods: HashSet<&str> = view.pods.values().map(|pod| &*pod.node).collect();
@@ -102,6 +111,7 @@ impl Watched {
             view,
             watched: self,
             present,
+            listed,
             delays,
             now,
             too_many: (gone > 1 && gone * 10 > all).then_some((gone, all)),
@@ -117,13 +127,43 @@ fn note<K: Ord>(since: &mut BTreeMap<K, Instant>, found: BTreeSet<K>, now: Insta
     }
 }
 
-/// The pools that the pages of the nodes call retired.
-fn retired(view: &View, now: Instant, delays: &Delays) -> BTreeSet<(PoolId, String)> {
+/// The volumes of pools that their node calls retired, while no pool of that node may have them unseen: the id of a volume
+/// that was moved still names the first pool.
+fn retired(view: &View, now: Instant, delays: &Delays) -> BTreeSet<(VolumeId, String)> {
+    let mut pages = HashMap::new();
+    for (name, page) in &view.pages {
+        let inventory = page.fresh(now, delays);
+        let inventory = inventory.filter(|page| !page.retired.is_empty() && pages::lists_all(page));
+        if let (Some(node), Some(inventory)) = (view.nodes.get(name), inventory) {
+            pages.insert(&*node.place, (name, inventory));
+        }
+    }
     let mut found = BTreeSet::new();
+    for volume in view.volumes.values() {
+        if let Some((node, page)) = pages.get(&*volume.place)
+            && page.retired.contains(&volume.id.pool())
+        {
+            found.insert((volume.id, (*node).clone()));
+        }
+    }
+    found
+}
+
+/// Those volumes that a page lists, with its node and pool.
+fn listed<'a>(view: &'a View, of: &HashSet<VolumeId>) -> HashMap<VolumeId, (&'a str, &'a str)> {
+    let mut found = HashMap::new();
+    if of.is_empty() {
+        return found;
+    }
     for (node, page) in &view.pages {
-        if let Some(inventory) = page.fresh(now, delays) {
-            let pools = inventory.retired.iter();
-            found.extend(pools.map(|pool| (*pool, node.clone())));
+        let Ok(inventory) = &page.answer else {
+            continue;
+        };
+        let pools = inventory.pools.iter();
+        for pool in pools.filter(|pool| !pages::has_none(pool, inventory)) {
+            let ids = pool.volumes.iter().map(|volume| volume.id);
+            let ids = ids.filter(|id| of.contains(id));
+            found.extend(ids.map(|id| (id, (&**node, &*pool.name))));
         }
     }
     found
@@ -147,13 +187,13 @@ impl Lost<'_> {
 
     /// The standing of a volume.
     pub(crate) fn volume(&self, volume: &Volume, due: &mut Due) -> Standing {
-        let pool = volume.id.pool();
         match self.place(&volume.place, due) {
             Standing::Here => {
                 let Some(node) = self.retired_on(volume) else {
                     return Standing::Here;
                 };
-                let since = self.watched.retired.get(&(pool, node.to_owned())).copied();
+                let key = (volume.id, node.to_owned());
+                let since = self.watched.retired.get(&key).copied();
                 self.after(since, self.delays.retired_for, Loss::Retired, due)
             }
             standing => standing,
@@ -168,12 +208,11 @@ impl Lost<'_> {
         page.is_some_and(|page| page.fresh(self.now, self.delays).is_some())
     }
 
-    /// The node of the volume, if the volume's pool is retired there.
+    /// The node of the volume, if the volume's pool is retired there and no other pool has the volume.
     pub(crate) fn retired_on(&self, volume: &Volume) -> Option<&str> {
-        let pool = volume.id.pool();
-        let of_pool = self.watched.retired.range((pool, String::new())..);
-        let mut of_pool = of_pool.take_while(|((found, _), _)| *found == pool);
-        of_pool.find_map(|((_, node), _)| {
+        let of_id = self.watched.retired.range((volume.id, String::new())..);
+        let mut of_id = of_id.take_while(|((found, _), _)| *found == volume.id);
+        of_id.find_map(|((_, node), _)| {
             let place = &self.view.nodes.get(node)?.place;
             (*place == volume.place).then_some(&**node)
         })
@@ -211,7 +250,7 @@ impl Lost<'_> {
                 Some(*since + self.delays.absent_for)
             }
             Loss::Retired => {
-                let key = (volume.id.pool(), self.retired_on(volume)?.to_owned());
+                let key = (volume.id, self.retired_on(volume)?.to_owned());
                 let since = watched.retired.get(&key)?;
                 Some(*since + self.delays.retired_for)
             }
@@ -219,7 +258,7 @@ impl Lost<'_> {
     }
 
     /// Whether the pool of a lost volume may be on a living node: one whose page does not answer in full, or shows the
-    /// pool. A node that has had no driver for the whole delay has none of its pools.
+    /// pool or the volume. A node that has had no driver for the whole delay has none of its pools.
     pub(crate) fn elsewhere(&self, volume: &Volume, loss: Loss) -> Elsewhere {
         let retired_on = self.retired_on(volume);
         // Without a moment, no page is new enough.
@@ -253,11 +292,15 @@ impl Lost<'_> {
                 return Elsewhere::Maybe(Report::ReleaseWaits { why });
             }
         }
+        if let Some((node, pool)) = self.listed.get(&volume.id) {
+            let why = format!("node {node} has the volume in pool {pool}");
+            return Elsewhere::Maybe(Report::ReleaseWaits { why });
+        }
         elsewhere
     }
 }
 
-/// Whether a pool is on another node.
+/// Whether a pool or a volume is on another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Elsewhere {
     No,

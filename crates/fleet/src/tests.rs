@@ -5,6 +5,7 @@ mod labels;
 mod lost;
 mod metrics;
 mod reading;
+mod retired;
 mod steering;
 mod tainted;
 
