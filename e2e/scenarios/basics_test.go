@@ -17,7 +17,20 @@ import (
 var basics = []entry{
 	{"a claim waits for its pod, and every later pod reads what that one wrote", laterPodsReadIt},
 	{"a volume says where it is and whose, and no pod gets it on another node", volumeSaysWhereItIs},
+	{"helm test writes into a new volume, reads it back, and leaves nothing", helmTested},
 	{"the longest names Kubernetes allows, and names alike to the last letter", longestNames},
+}
+
+// Proves: K1.
+func helmTested(s *scenario) {
+	out, err := s.shell("helm", "test", "rootcellar", "--namespace", system, "--timeout", "4m")
+	s.must(err)
+	if !strings.Contains(out, "rootcellar-test-read") {
+		s.Errorf("it has not read the volume:\n%s", out)
+	}
+	s.eventually("nothing is left of the test", patience, func() string {
+		return s.kubectl("--namespace", system, "get", "pvc,jobs", "--ignore-not-found", "--output", "name")
+	})
 }
 
 const firstClaim = `
