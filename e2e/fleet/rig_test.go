@@ -357,7 +357,8 @@ func (m *machine) startSnapshotter() {
 func (m *machine) sidecar(container, program string, through *proxy, env []string, changes ...string) *process {
 	var arguments []string
 	for _, argument := range sidecars[container] {
-		if !strings.HasPrefix(argument, "--csi-address=") {
+		// All nodes share one network, so their pages would have one port.
+		if !strings.HasPrefix(argument, "--csi-address=") && !strings.HasPrefix(argument, "--http-endpoint=") {
 			arguments = append(arguments, argument)
 		}
 	}

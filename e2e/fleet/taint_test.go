@@ -126,7 +126,8 @@ func changedMeanwhile(s *scenario) {
 		for i := range found {
 			found[i].TimeAdded = nil
 		}
-		if !slices.Equal(found, []corev1.Taint{other, added}) {
+		// Kubectl puts a new one before the others.
+		if !slices.Equal(found, []corev1.Taint{added, other}) {
 			return fmt.Sprint(found)
 		}
 		return ""
