@@ -45,9 +45,10 @@ var alerts = []struct {
 // TestMonitoring runs the Prometheus operator with the alerts of the chart, and again with short durations.
 func TestMonitoring(t *testing.T) {
 	t.Cleanup(count)
-	s := &scenario{T: t, namespace: "monitoring"}
+	s := &scenario{T: t, namespace: metav1.NamespaceDefault}
 	s.kubectl("apply", "--server-side", "--filename", filepath.Join(os.Getenv("PARTS"), "prometheus-operator.yaml"))
 	s.kubectl("wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout", patience.String())
+	s.namespace = "monitoring"
 	s.kubectl("apply", "--filename", filepath.Join(root, "e2e/monitoring/prometheus.yaml"))
 	s.install("--values", filepath.Join(root, "e2e/monitoring/values.yaml"))
 	s.hasten()
@@ -277,11 +278,12 @@ func withoutOperator(s *scenario) {
 	s.must(err)
 	config := string(example) + "\nglobal: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rootcellar.rules.yaml]\n"
 	s.must(os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
-	s.kubectl("--namespace", "monitoring", "create", "configmap", "plain", "--from-file", dir)
-	s.apply(`
+	there := &scenario{T: s.T, namespace: "monitoring"}
+	there.kubectl("create", "configmap", "plain", "--from-file", dir)
+	there.apply(`
 apiVersion: v1
 kind: Pod
-metadata: {name: plain, namespace: monitoring}
+metadata: {name: plain}
 spec:
   serviceAccountName: prometheus
   containers:
