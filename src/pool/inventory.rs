@@ -10,7 +10,7 @@ use crate::pool::base::Pool;
 use crate::pool::state::free_space::FreeSpace;
 use crate::pool::state::index::{Index, Resource};
 use crate::pool::store::entry::Entry;
-use crate::pool::store::record::{SnapshotRecord, VolumeRecord};
+use crate::pool::store::record::{Record as _, SnapshotRecord, VolumeRecord};
 use crate::pool::store::unavailable::Unavailable;
 
 /// The most ids of a list. A pool with more shows none of them.
@@ -26,14 +26,16 @@ impl Pool {
             seconds: silence.as_secs(),
         });
         let unavailable = status.unavailable.or(silent);
-        let ids = self.state.read(|index| {
+        let (ids, moving) = self.state.read(|index| {
             let volumes =
                 list::<VolumeRecord>(index, |record| (record.size_bytes, record.created_at));
             let snapshots =
                 list::<SnapshotRecord>(index, |record| (record.size_bytes, record.created_at));
-            volumes.zip(snapshots)
+            // The copy that an unfinished move left may become the volume.
+            let moving = index.volumes().any(|entry| !entry.record.is_served());
+            (volumes.zip(snapshots), moving)
         });
-        let complete = unavailable.is_none() && ids.is_some();
+        let complete = unavailable.is_none() && ids.is_some() && !moving;
         let (volumes, snapshots) = ids.unwrap_or_default();
         let usable = free
             .as_ref()

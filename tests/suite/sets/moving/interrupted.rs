@@ -85,7 +85,7 @@ fn a_start_loses_no_later_write() {
 /// A copy that may be out of date is never served while the other disk is missing, and stays. When the
 /// disk returns, the move ends as if it had been there.
 ///
-/// Proves: MV5.
+/// Proves: MV5, SV11.
 #[test]
 fn an_interrupted_move_waits_for_the_missing_disk() {
     require!(mount_namespace);
@@ -112,8 +112,16 @@ fn an_interrupted_move_waits_for_the_missing_disk() {
         }
         driver.check_pools();
         assert_eq!(volumes_in(&node, present), 1, "it is not dropped");
+        let complete = |driver: &Running| {
+            let inventory = driver.inventory().unwrap();
+            let mut pools = inventory.pools.into_iter();
+            let pool = pools.find(|pool| pool.name == format!("set/{present}"));
+            pool.unwrap().complete
+        };
+        assert!(!complete(&driver), "the copy may become the volume");
         node.mount(missing);
         driver.find_members();
+        assert!(complete(&driver));
         assert_in(
             &node,
             &driver,
