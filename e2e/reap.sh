@@ -15,7 +15,7 @@ for try in $(seq 100); do
     if [ "$try" -eq 50 ] && [ -n "$loops" ]; then
         mkdir -p "$RUN/frozen"
         for loop in $(echo "$loops" | cut -d ' ' -f 1); do
-            ! mount "$loop" "$RUN/frozen" 2>/dev/null || { fsfreeze --unfreeze "$RUN/frozen" || :; umount "$RUN/frozen"; }
+            ! mount "$loop" "$RUN/frozen" 2>/dev/null || { fsfreeze --unfreeze "$RUN/frozen" 2>/dev/null || :; umount "$RUN/frozen"; }
         done
         rmdir "$RUN/frozen"
     fi
