@@ -256,30 +256,28 @@ func (s *scenario) boardHasSeries(start time.Time) {
 
 // withoutOperator has a Prometheus with the example's configuration, and the rules as docs/monitor.md makes them a file.
 func withoutOperator(s *scenario) {
-	section := s.section("docs/monitor.md", "Turn it on")
-	_, command, found := strings.Cut(section, "\n       helm template ")
+	_, block, found := strings.Cut(s.section("docs/monitor.md", "Turn it on"), "\n       helm get values ")
 	if !found {
-		s.Fatalf("no command in\n%s", section)
+		s.Fatal("docs/monitor.md does not make a file of the rules")
 	}
-	command, _, _ = strings.Cut("helm template "+command, "\n\n")
+	block, _, _ = strings.Cut("helm get values "+block, "\n\n")
+	const published, check = "oci://registry.example/charts/rootcellar --version 0.1.0", "promtool check rules rootcellar.rules.yaml"
+	if !holdsAll(block, []string{published, check}) {
+		s.Fatalf("no %q or no %q in %s", published, check, block)
+	}
+	block = strings.Replace(block, published, filepath.Join(root, "deploy/chart")+" --kube-version 1.37.2", 1)
+	// The Prometheus below checks the rules.
+	block = strings.Replace(block, check, "", 1)
 	dir := s.TempDir()
-	for from, to := range map[string]string{
-		"oci://registry.example/charts/rootcellar --version 0.1.0": filepath.Join(root, "deploy/chart") + " --kube-version 1.37.2",
-		"VALUES": filepath.Join(root, "e2e/monitoring/values.yaml"),
-	} {
-		if !strings.Contains(command, from) {
-			s.Fatalf("no %s in %s", from, command)
-		}
-		command = strings.Replace(command, from, to, 1)
-	}
-	_, err := s.shell("sh", "-euc", "cd "+dir+"\n"+command)
+	_, err := s.shell("sh", "-euc", "cd "+dir+"\n"+block)
 	s.must(err)
 	example, err := os.ReadFile(filepath.Join(root, "deploy/examples/monitoring/prometheus.yaml"))
 	s.must(err)
 	config := string(example) + "\nglobal: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rootcellar.rules.yaml]\n"
 	s.must(os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
 	there := &scenario{T: s.T, namespace: "monitoring"}
-	there.kubectl("create", "configmap", "plain", "--from-file", dir)
+	there.kubectl("create", "configmap", "plain", "--from-file", filepath.Join(dir, "prometheus.yml"),
+		"--from-file", filepath.Join(dir, "rootcellar.rules.yaml"))
 	there.apply(`
 apiVersion: v1
 kind: Pod
