@@ -105,7 +105,9 @@ func (s *scenario) documented(class string) *storagev1.CSIStorageCapacity {
 	}
 	name := class + "-new-nodes"
 	yaml := strings.NewReplacer("rootcellar-new-nodes", name, "storageClassName: rootcellar", "storageClassName: "+class).Replace(string(found[1]))
-	s.apply(yaml)
+	file := filepath.Join(run, "capacity.yaml")
+	s.must(os.WriteFile(file, []byte(yaml), 0o644))
+	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
 	s.Cleanup(func() {
 		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "csistoragecapacity", name, "--ignore-not-found")
 	})
