@@ -117,14 +117,14 @@ impl Filesystem {
     }
 
     /// The errors that the kernel has counted for the filesystem of `root` and keeps on it: on ext4 all that it has met,
-    /// on btrfs those of its devices. `None`: it counts none, as XFS. The disk is not asked.
-    pub fn errors(self, root: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+    /// on btrfs those of its devices. `None`: it counts none, as XFS. The disk is not asked. `devices` are its
+    /// [`Filesystem::device_names`].
+    pub fn errors(self, root: BorrowedFd<'_>, devices: &[String]) -> io::Result<Option<u64>> {
         let read = |path: &Path| Ok::<_, io::Error>(sum_of_counters(&fs::read_to_string(path)?));
         match self {
             Self::Ext4 => {
-                let names = self.device_names(root)?;
                 let count = |name: &String| read(&Path::new(EXT4).join(name).join("errors_count"));
-                names.first().map(count).transpose()
+                devices.first().map(count).transpose()
             }
             Self::Btrfs => {
                 let id = Uuid::from_bytes(sys::btrfs_id(root)?);

@@ -21,10 +21,11 @@ impl Backing {
     /// Reads sysfs, and asks no disk. A part that cannot be read is left out.
     pub(in crate::pool) fn of(disk: &Disk) -> Self {
         let (filesystem, root) = (disk.filesystem, disk.root.as_fd());
+        let devices = filesystem.device_names(root).unwrap_or_default();
         Self {
             filesystem: Some(filesystem),
-            devices: filesystem.device_names(root).unwrap_or_default(),
-            errors: filesystem.errors(root).ok().flatten(),
+            errors: filesystem.errors(root, &devices).ok().flatten(),
+            devices,
         }
     }
 }
