@@ -13,14 +13,17 @@ const MAX_MESSAGE_BYTES: usize = 4 << 10;
 /// service name the node, because the sidecars report them on objects that no node has yet.
 pub(super) fn status(error: &Error, operation: Operation, node: &NodeName) -> Result<(), Status> {
     use Operation::{CreateSnapshot, CreateVolume, Delete};
-    let message = match operation {
-        CreateVolume | CreateSnapshot | Delete => format!("node {node}: {}", message(error)),
-        _ => message(error),
-    };
-    match grpc(error.code(operation)) {
-        (tonic::Code::Ok, _) => Ok(()),
-        (code, _) => Err(Status::new(code, message)),
+    let (code, _) = grpc(error.code(operation));
+    if code == tonic::Code::Ok {
+        return Ok(());
     }
+    let message = message(error);
+    Err(match operation {
+        CreateVolume | CreateSnapshot | Delete => {
+            Status::new(code, format!("node {node}: {message}"))
+        }
+        _ => Status::new(code, message),
+    })
 }
 
 /// The message of an error, for the status and the log.
