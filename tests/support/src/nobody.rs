@@ -60,10 +60,16 @@ fn drop_privileges() -> Result<(), Errno> {
     set_capabilities(None, none)
 }
 
+/// The number of a command as the C library takes it: musl's is signed.
+#[allow(clippy::cast_lossless, clippy::cast_possible_wrap)]
+fn command(request: u32) -> libc::Ioctl {
+    request as libc::Ioctl
+}
+
 /// Issues an ioctl with a number.
 pub fn ioctl(file: impl AsFd, request: u32, number: u64) -> Result<(), Errno> {
     // SAFETY: every caller passes a command that takes an integer, a descriptor or nothing.
-    done(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), request.into(), number) })
+    done(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), command(request), number) })
 }
 
 /// Issues an ioctl with a structure of zeros but for these numbers at these offsets.
@@ -73,7 +79,7 @@ pub fn ioctl_with(file: impl AsFd, request: u32, fields: &[(usize, u64)]) -> Res
         structure[*at..at + 8].copy_from_slice(&number.to_le_bytes());
     }
     // SAFETY: no command for a block device reads or writes more bytes.
-    done(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), request.into(), &mut structure) })
+    done(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), command(request), &mut structure) })
 }
 
 /// Writes the first byte of a file through a shared mapping.
