@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds the binaries of the images and rootcellar-migrate, each with the list of its crates inside, and checks that they
-# are static and small.
+# are static, small and fit for every size of pages.
 #
-# Usage: musl.sh [amd64|arm64]...   default: this machine's architecture
+# Usage: musl.sh [--driver] [amd64|arm64]...   without the controller; default: this machine's architecture
 # Needs: the Rust target of the architecture with musl; readelf (binutils), which reads every architecture; cargo-auditable.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
@@ -18,6 +18,12 @@ CARGO_ENCODED_RUSTFLAGS=$(printf '%s=cargo\037%s=target\037%s=%s' \
     "--remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust" "/rustc/$commit")
 export CARGO_ENCODED_RUSTFLAGS
 
+# With the most MiB. The controller has a client of Kubernetes with TLS.
+programs='rootcellar:8 rootcellar-migrate:8 rootcellar-fleet:10'
+if [ "${1:-}" = --driver ]; then
+    programs='rootcellar:8 rootcellar-migrate:8'
+    shift
+fi
 [ $# -gt 0 ] || set -- "$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')"
 for arch in "$@"; do
     case $arch in
@@ -30,16 +36,21 @@ for arch in "$@"; do
     esac
     # Built together, the driver would get the features of crates that only the controller asks for.
     for packages in "--package=rootcellar --package=rootcellar-migrate" --package=rootcellar-fleet; do
+        case $programs in *"${packages##*=}"*) ;; *) continue ;; esac
         # shellcheck disable=SC2086 # words
         "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl" $packages
     done
-    # With the most MiB. The controller has a client of Kubernetes with TLS.
-    for program in rootcellar:8 rootcellar-migrate:8 rootcellar-fleet:10; do
+    for program in $programs; do
         name=${program%:*} limit=$((${program#*:} * 1048576))
         binary=$target/$musl/release/$name
         headers=$(readelf --wide --file-header --segments --dynamic "$binary")
         if ! echo "$headers" | grep -q "Machine:.*$machine\$"; then
             echo "$binary is not for $arch" >&2
+            exit 1
+        fi
+        # A kernel with pages of 64 KiB runs no other.
+        if [ "$arch" = arm64 ] && echo "$headers" | grep ' LOAD ' | grep -v ' 0x10000$'; then
+            echo "$binary has segments that are not aligned to 64 KiB" >&2
             exit 1
         fi
         if ! readelf --wide --sections "$binary" | grep -q ' \.dep-v0 '; then

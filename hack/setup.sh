@@ -28,7 +28,7 @@ test)
     ;;
 guest)
     [ "$(uname -m)" = x86_64 ] || fail "the guests are for x86_64"
-    packages="$packages jq dmsetup qemu-system-x86 qemu-utils mmdebstrap"
+    packages="$packages binutils jq dmsetup qemu-system-x86 qemu-system-arm qemu-utils mmdebstrap cpio kmod"
     ;;
 e2e)
     packages="$packages $image btrfs-progs iproute2 openssh-client openssl procps"

@@ -3,14 +3,23 @@
 # each filesystem with project quota.
 # Last line: N passed, N failed, N skipped.
 #
-# Needs: the needs of uml.sh; cargo, jq, mkfs.xfs, mkfs.ext4.
+# Usage: uml-poweroff.sh [KERNEL]   a guest of hack/guest/run.sh, default: user-mode-linux
+# Needs: the needs of uml.sh or run.sh; mkfs.xfs, mkfs.ext4; cargo and jq without POWER.
 # Env:   CARGO_TARGET_DIR  absolute
+#        POWER             the program of tests/power for the guest, default: of this machine
 #
 # Proves: D1.
 set -eu
 cd "$(dirname "$0")/.."
-if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi
-program=$(hack/test-binary.sh power)
+if [ $# -gt 0 ]; then
+    kernel=$1 device=/dev/disk/by-id/virtio-disk1
+    guest() { GUEST_TIMEOUT=600 hack/guest/run.sh "$kernel" -d "raw:$work/disk" "$@"; }
+else
+    if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi
+    device=/dev/ubda
+    guest() { hack/uml.sh -d "$work/disk" "$@"; }
+fi
+program=${POWER:-$(hack/test-binary.sh power)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
@@ -24,10 +33,10 @@ lose() { # FILESYSTEM OPERATION [option of mkfs...]
     truncate -s 320M "$work/disk"
     "mkfs.$filesystem" -q "$@" "$work/disk"
     status=0
-    hack/uml.sh -d "$work/disk" "$program" act "$operation" "$filesystem" /dev/ubda 2>"$work/console" || status=$?
+    guest "$program" act "$operation" "$filesystem" "$device" 2>"$work/console" || status=$?
     # A guest that was powered off has no exit code.
     if [ "$status" -eq 125 ] && grep -q 'reboot: Power down' "$work/console" &&
-        hack/uml.sh -d "$work/disk" "$program" check "$operation" "$filesystem" /dev/ubda; then
+        guest "$program" check "$operation" "$filesystem" "$device"; then
         passed=$((passed + 1))
         echo "$filesystem, $operation: as it should be"
     else

@@ -2,7 +2,8 @@
 # Builds the guests of run.sh from Debian's packages: a root filesystem with systemd and udev, the stock kernel, and the
 # programs that the tests run. A guest that these scripts made is kept.
 #
-# Usage: build.sh KERNEL...   6.1 (bookworm), 6.12 (trixie) or 7.3 (trixie-backports)
+# Usage: build.sh KERNEL...   6.1 (bookworm), 6.12 (trixie) or 7.3 (trixie-backports); 6.12-arm64 and 6.12-arm64-16k, with
+#        pages of 16 KiB, are those of arm64.sh
 # Needs: mmdebstrap, qemu-system-x86, qemu-utils, e2fsprogs; root; each guest takes about a minute and 1 GB.
 # Env:   CARGO_TARGET_DIR  absolute; the guests are in guests/KERNEL below it
 #        DEBIAN_MIRROR     a server with Debian's archives; default: http://deb.debian.org
@@ -47,8 +48,10 @@ for kernel; do
     6.1) build 6.1 bookworm ;;
     6.12) build 6.12 trixie ;;
     7.3) build 7.3 trixie "deb $mirror trixie-backports main" ;;
+    6.12-arm64) ./arm64.sh "$kernel" trixie linux-image-arm64 ;;
+    6.12-arm64-16k) ./arm64.sh "$kernel" trixie linux-image-arm64-16k ;;
     *)
-        echo "guest: no guest has kernel $kernel, only 6.1, 6.12 and 7.3" >&2
+        echo "guest: no guest has kernel $kernel, only 6.1, 6.12, 6.12-arm64, 6.12-arm64-16k and 7.3" >&2
         exit 64
         ;;
     esac

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs a command as root of a Debian guest under qemu: a real kernel with systemd, udev, project quota, device-mapper.
+# Runs a command as root of a Debian guest under qemu: a real kernel with systemd, udev, project quota, device-mapper; of
+# these, those for arm64 lack systemd and udev.
 # The guest has the repository and the build directory by the same paths, read-only, and the environment and working
 # directory. TMPDIR is in the guest's memory. Other writes of the guest are lost with it.
 # Standard output: both outputs of the command. Exit code: the command's, 124 on a timeout, 125 if the guest ended
@@ -18,7 +19,7 @@ here=$(cd "$(dirname "$0")" && pwd) repository=$(cd "$(dirname "$0")/../.." && p
 target=${CARGO_TARGET_DIR:-$repository/target} kernel=$1
 guest=$target/guests/$kernel
 shift
-[ -s "$guest/root.img" ] || { echo "guest: there is no guest $kernel; build it with hack/guest/build.sh $kernel" >&2 && exit 1; }
+[ -s "$guest/made-by" ] || { echo "guest: there is no guest $kernel; build it with hack/guest/build.sh $kernel" >&2 && exit 1; }
 work=$(mktemp -d) running=''
 # shellcheck disable=SC2317 # the trap calls it
 leave() {
@@ -66,18 +67,29 @@ shift $((OPTIND - 1))
     echo "exec $(quoted "$@")"
 } >"$work/command"
 
-qemu-img create -q -f qcow2 -b "$guest/root.img" -F raw "$work/root.qcow2"
-accel=$("$here/accel.sh" "$guest")
+case $kernel in
+*-arm64*)
+    # KVM would need a host of arm64, where this was never run.
+    machine='aarch64 -machine virt,gic-version=3 -accel tcg,thread=multi,tb-size=512 -cpu max,pauth-impdef=on'
+    append='console=ttyAMA0'
+    ;;
+*)
+    machine="x86_64 -machine q35,sata=off,smbus=off $("$here/accel.sh" "$guest")"
+    append='console=ttyS0 root=/dev/vda rw module_blacklist=kvm_amd,powernow_k8,iTCO_wdt,lpc_ich'
+    qemu-img create -q -f qcow2 -b "$guest/root.img" -F raw "$work/root.qcow2"
+    # Before the disks of the caller.
+    qemu="-drive if=none,id=root,cache=unsafe,file=$work/root.qcow2 -device virtio-blk-pci,drive=root,serial=root$qemu"
+    ;;
+esac
 status=0
 # In the background, because a shell handles a signal only between commands.
 # shellcheck disable=SC2086 # one word per argument
 setpriv --pdeathsig TERM timeout --kill-after=10 "${GUEST_TIMEOUT:-3600}" setpriv --pdeathsig KILL \
-    qemu-system-x86_64 -machine q35,sata=off,smbus=off $accel -smp "$(nproc)" -m "${GUEST_MEMORY:-4G}" -nodefaults -display none -no-reboot \
+    qemu-system-$machine -smp "$(nproc)" -m "${GUEST_MEMORY:-4G}" -nodefaults -display none -no-reboot \
     -chardev file,id=output,path=/dev/stdout,append=on -device virtio-serial-pci -device virtserialport,chardev=output,name=output \
     -serial "file:$work/console" -pidfile "$pidfile" -nic none -device virtio-rng-pci \
     -kernel "$guest/vmlinuz" -initrd "$guest/initrd" \
-    -append 'console=ttyS0 root=/dev/vda rw panic=-1 mitigations=off quiet module_blacklist=kvm_amd,powernow_k8,iTCO_wdt,lpc_ich' \
-    -drive "if=none,id=root,cache=unsafe,file=$work/root.qcow2" -device virtio-blk-pci,drive=root,serial=root \
+    -append "$append panic=-1 mitigations=off quiet" \
     -virtfs "local,path=$work,mount_tag=work,security_model=none,multidevs=remap" $qemu </dev/null &
 running=$!
 wait "$running" || status=$?
