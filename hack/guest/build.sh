@@ -13,6 +13,8 @@ guests=${CARGO_TARGET_DIR:-$PWD/../../target}/guests
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org}/debian
 packages=systemd,systemd-sysv,udev,dbus,kmod,linux-image-amd64,initramfs-tools,zstd,procps,util-linux,mount,fdisk,dmsetup
 packages=$packages,xfsprogs,e2fsprogs,btrfs-progs,f2fs-tools,lvm2,mdadm,jq,curl,postgresql,etcd-server
+# For the node of e2e/machine.
+packages=$packages,containerd,runc,containernetworking-plugins,iproute2,openssh-server
 
 made_by=$(cat ./build.sh essential.sh customize.sh inside.sh | sha256sum)
 

@@ -5,10 +5,15 @@
 # directory. TMPDIR is in the guest's memory. Other writes of the guest are lost with it.
 # Standard output: both outputs of the command. Exit code: the command's, 124 on a timeout, 125 if the guest ended
 # without one, as by a power cut.
+# Without a command it is a machine, which runs until it is switched off or loses its power.
 #
-# Usage: run.sh KERNEL [-w DIR]... [-d IMAGE]... [-p FILE] COMMAND [argument...]
+# Usage: run.sh KERNEL [-w DIR]... [-r FILE] [-d IMAGE]... [-n TAP] [-m SOCKET] [-p FILE] [COMMAND [argument...]]
 #        -w  a directory that the guest may write to, by the same path
-#        -d  a disk of the guest: FORMAT:FILE with raw or qcow2; the first is /dev/disk/by-id/virtio-disk1
+#        -r  its root: a qcow2 that keeps the changes
+#        -d  a disk of the guest: FORMAT:FILE with raw or qcow2; the first is /dev/disk/by-id/virtio-disk1. Each can be
+#            pulled: device_del and device_add of disk1, at pull1
+#        -n  a tap device for its network card
+#        -m  a socket for qemu's monitor, which speaks QMP
 #        -p  a file for the pid of qemu: SIGKILL to it is a power cut
 # Needs: build.sh KERNEL; root.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -39,24 +44,32 @@ share() { # PATH OPTIONS MODE
 }
 share "$repository" cache=loose ,readonly=on
 case $target in "$repository"/*) ;; *) share "$target" cache=loose ,readonly=on ;; esac
-disks=0 pidfile=$work/pid
-while getopts w:d:p: option; do
+disks=0 pidfile=$work/pid root='' durable=cache=unsafe nic='-nic none'
+# A qcow2 that keeps its tables in memory until a flush loses what was not flushed.
+tables=,l2-cache-size=8388608,cache-clean-interval=0
+while getopts w:r:d:n:m:p: option; do
     case $option in
     w) share "$(realpath "$OPTARG")" cache=none '' ;;
+    r) root=$OPTARG durable=cache=writeback$tables ;;
     d)
         disks=$((disks + 1))
-        # A qcow2 that keeps its tables in memory until a flush loses what was not flushed.
-        tables=
-        [ "${OPTARG%%:*}" = raw ] || tables=,l2-cache-size=8M,cache-clean-interval=0
-        qemu="$qemu -drive if=none,id=disk$disks,cache=writeback,format=${OPTARG%%:*},file=$(realpath "${OPTARG#*:}")$tables"
-        qemu="$qemu -device virtio-blk-pci,drive=disk$disks,serial=disk$disks"
+        format=${OPTARG%%:*}
+        # A -drive would end with the device.
+        qemu="$qemu -blockdev driver=$format,node-name=file$disks,file.driver=file,file.filename=$(realpath "${OPTARG#*:}")"
+        [ "$format" = raw ] || qemu=$qemu$tables
+        qemu="$qemu -device pcie-root-port,id=pull$disks,chassis=$disks"
+        qemu="$qemu -device virtio-blk-pci,drive=file$disks,serial=disk$disks,id=disk$disks,bus=pull$disks"
         ;;
+    n) nic="-netdev tap,id=card,ifname=$OPTARG,script=no,downscript=no -device virtio-net-pci,netdev=card,romfile=" ;;
+    m) qemu="$qemu -qmp unix:$OPTARG,server=on,wait=off" ;;
     p) pidfile=$OPTARG ;;
     *) exit 64 ;;
     esac
 done
 shift $((OPTIND - 1))
 
+purpose=''
+if [ $# -gt 0 ]; then purpose=guest.command; fi
 # shellcheck source=hack/quoted.sh
 . "$repository/hack/quoted.sh"
 {
@@ -76,9 +89,12 @@ case $kernel in
 *)
     machine="x86_64 -machine q35,sata=off,smbus=off $("$here/accel.sh" "$guest")"
     append='console=ttyS0 root=/dev/vda rw module_blacklist=kvm_amd,powernow_k8,iTCO_wdt,lpc_ich'
-    qemu-img create -q -f qcow2 -b "$guest/root.img" -F raw "$work/root.qcow2"
+    if [ -z "$root" ]; then
+        root=$work/root.qcow2
+        qemu-img create -q -f qcow2 -b "$guest/root.img" -F raw "$root"
+    fi
     # Before the disks of the caller.
-    qemu="-drive if=none,id=root,cache=unsafe,file=$work/root.qcow2 -device virtio-blk-pci,drive=root,serial=root$qemu"
+    qemu="-drive if=none,id=root,$durable,format=qcow2,file=$root -device virtio-blk-pci,drive=root,serial=root$qemu"
     ;;
 esac
 status=0
@@ -87,14 +103,15 @@ status=0
 setpriv --pdeathsig TERM timeout --kill-after=10 "${GUEST_TIMEOUT:-3600}" setpriv --pdeathsig KILL \
     qemu-system-$machine -smp "$(nproc)" -m "${GUEST_MEMORY:-4G}" -nodefaults -display none -no-reboot \
     -chardev file,id=output,path=/dev/stdout,append=on -device virtio-serial-pci -device virtserialport,chardev=output,name=output \
-    -serial "file:$work/console" -pidfile "$pidfile" -nic none -device virtio-rng-pci \
+    -serial "file:$work/console" -pidfile "$pidfile" $nic -device virtio-rng-pci \
     -kernel "$guest/vmlinuz" -initrd "$guest/initrd" \
-    -append "$append panic=-1 mitigations=off quiet" \
+    -append "$append panic=-1 mitigations=off quiet $purpose" \
     -virtfs "local,path=$work,mount_tag=work,security_model=none,multidevs=remap" $qemu </dev/null &
 running=$!
 wait "$running" || status=$?
 running=
 [ ! -s "$work/status" ] || exit "$(cat "$work/status")"
 cat "$work/console" >&2
+[ -n "$purpose" ] || exit "$status"
 [ "$status" -ne 124 ] || exit 124
 exit 125
