@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-fleet guest test-kernels test-power clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet guest test-kernels test-power clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -114,6 +114,12 @@ e2e-monitoring: ## fire and clear each alert on such a cluster, with Prometheus 
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh monitoring
+
+e2e-machine: ## join an emulated machine with systemd to such a cluster, pull its disk and cut its power; REGISTRAR=PROGRAM takes the stock registrar
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@hack/setup.sh guest
+	@e2e/run.sh machine
 
 e2e-fleet: ## run rootcellar-fleet between the stock sidecars, and meet its races, on a control plane with three nodes without kubelets
 	@e2e/check.sh

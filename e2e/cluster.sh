@@ -6,6 +6,7 @@
 # Env:   PARTS        the built parts, absolute
 #        RUN          a directory for logs and the nodes' files, absolute, created anew
 #        NODES        the numbers of the nodes, default "1 2"; without any, there is no registry either
+#        MACHINES     the numbers of nodes that are machines, which the command starts: each has a network card tapN
 #        CONTROLLERS SCHEDULER  see control-plane.sh
 #        GATES        feature gates of the API server and of the kubelets, as A=true,B=true
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
@@ -36,7 +37,7 @@ export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet
 export PATH="$PARTS/bin:$PATH"
 "$here/control-plane.sh"
 nodes=${NODES-1 2}
-if [ -n "$nodes" ]; then
+if [ -n "$nodes${MACHINES:-}" ]; then
     # shellcheck source=e2e/registry.sh
     . "$here/registry.sh"
 fi
@@ -50,6 +51,11 @@ for i in $nodes; do
     for _ in $(seq 100); do [ -s "$RUN/node$i.pid" ] || sleep 0.1; done
     ip link add "veth$i" type veth peer name eth0 netns "$(cat "$RUN/node$i.pid")"
     ip link set "veth$i" master br0 up
+    ip route add "10.244.$i.0/24" via "172.30.0.1$i"
+done
+for i in ${MACHINES:-}; do
+    ip tuntap add dev "tap$i" mode tap
+    ip link set "tap$i" master br0 up
     ip route add "10.244.$i.0/24" via "172.30.0.1$i"
 done
 "$here/ready.sh" "$(echo "$nodes" | wc -w)"

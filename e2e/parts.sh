@@ -8,6 +8,7 @@
 #        parts.sh fleet   no images, and only the programs of a cluster without kubelets, with an older csi-provisioner too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
+#        REGISTRAR  the program of the stock node-driver-registrar, absolute and static; default: the stand-in
 #        K8S    the minor version of Kubernetes: one of kubernetes/, or default: the one of go.mod
 set -eu
 cd "$(dirname "$0")"
@@ -83,7 +84,8 @@ image snapshotter $sig/csi-snapshotter:v8.7.0 /csi-snapshotter "$PARTS/bin/csi-s
 image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
     "$PARTS/bin/snapshot-controller=/snapshot-controller"
 image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-resizer"
-image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-registrar:v2.17.0" /registrar "$PARTS/bin/registrar=/registrar"
+image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-registrar:v2.17.0" /registrar \
+    "${REGISTRAR:-$PARTS/bin/registrar}=/registrar"
 if [ "${1:-}" = databases ]; then
     ./debian.sh "$PARTS/debian-root"
     image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox

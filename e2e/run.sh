@@ -10,12 +10,14 @@
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
 #        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
 #        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
+#        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd
 #        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
 #        K8S               the minor version of Kubernetes, such as 1.35; scenarios and conformance without arguments then
-#                          write their result into docs/compatibility.md; default: the version of go.mod
+#                          write their result into docs/compatibility.md, and machine always; default: the version of go.mod
+#        REGISTRAR         see parts.sh
 #        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in the file previous
 #        SUITES, SPEC      of conformance: a part of it, see conformance/run.sh
 #        SUMMARY           a file for the last line
@@ -33,9 +35,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-parts | scenarios | conformance | release | upgrade | startup | databases | migration | monitoring | fleet) shift ;;
+parts | scenarios | conformance | release | upgrade | startup | databases | migration | monitoring | machine | fleet) shift ;;
 *)
-    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|monitoring|fleet [argument...]" >&2
+    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|monitoring|machine|fleet [argument...]" >&2
     exit 64
     ;;
 esac
@@ -144,6 +146,11 @@ fleet)
     step fleet cluster fleet -test.timeout 60m "$@"
     ;;
 startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
+machine)
+    export NODES='' MACHINES=1 SLOWER=4
+    step guest contained hack/guest/build.sh 6.12
+    step machine cluster e2e/machine/run.sh scenarios -test.timeout 170m -test.run TestMachine "$@"
+    ;;
 monitoring) step monitoring cluster scenarios -test.timeout 40m -test.run TestMonitoring "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
 scenarios)
@@ -179,11 +186,12 @@ if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
     result startup "e2e/run.sh startup" "${ROUNDS:-5} rounds of 50 pods of each kind" "$(cat "$RUN/startup.note")" <"$RUN/startup.tsv"
 fi
 result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
+record() { # TESTS
+    hack/record.sh e2e/run.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //') | $1" "$result"
+}
 case $what in
-scenarios | conformance)
-    [ -z "${K8S:-}" ] || [ $# -gt 0 ] || [ -n "${SUITES:-}${SPEC:-}" ] ||
-        hack/record.sh e2e/run.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //') | $what" "$result"
-    ;;
+scenarios | conformance) [ -z "${K8S:-}" ] || [ $# -gt 0 ] || [ -n "${SUITES:-}${SPEC:-}" ] || record "$what" ;;
+machine) [ $# -gt 0 ] || record "machine${REGISTRAR:+, stock registrar}" ;;
 esac
 echo "$result" | tee "${SUMMARY:-$PARTS/$what.summary}"
 exit "$status"

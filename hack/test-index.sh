@@ -130,7 +130,7 @@ awk -F '\t' -v promises="$promises" '
     }
     END {
         print "# Tests of the promises\n"
-        print "A name with `tests::` is a unit test in `src` or `crates`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1) or `make e2e-migration` (IM, and runbooks for K1) runs, and `e2e-fleet:` one of `make e2e-fleet`."
+        print "A name with `tests::` is a unit test in `src` or `crates`, and `e2e:` marks a scenario that `make e2e`, `make e2e-upgrade` (K20), `make e2e-databases` (I3, B1, B2, and backups for K1), `make e2e-migration` (IM, and runbooks for K1) or `make e2e-machine` (a machine) runs, and `e2e-fleet:` one of `make e2e-fleet`."
         print "The other names are tests of `tests/suite`, `tests/quota` and `tests/replay`, by the names that `cargo test` shows."
         section = ""
         for (i = 1; i <= last; i++) {

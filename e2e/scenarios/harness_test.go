@@ -5,11 +5,13 @@ package scenarios
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,9 +28,16 @@ const (
 	system = "rootcellar-system"
 	// topologyKey is the label that names a volume's node.
 	topologyKey = "topology.rootcellar.dev/node"
-	// patience is the time for work that takes seconds on an idle machine.
-	patience = 2 * time.Minute
 )
+
+// patience is the time for work that takes seconds on an idle machine, times SLOWER.
+var patience = func() time.Duration {
+	slower, err := strconv.Atoi(cmp.Or(os.Getenv("SLOWER"), "1"))
+	if err != nil {
+		panic(err)
+	}
+	return time.Duration(slower) * 2 * time.Minute
+}()
 
 // root is the repository, target its build directory.
 var root, target = filepath.Dir(os.Getenv("E2E")), os.Getenv("CARGO_TARGET_DIR")
@@ -190,10 +199,16 @@ func holdsAll(text string, parts []string) bool {
 	return true
 }
 
-// node is one of the cluster's nodes, seen from its own namespaces.
+// node is one of the cluster's nodes: the namespaces of a process, or, without one, a machine that ssh reaches.
 type node struct{ name, pid string }
 
+// machines says whether the only node, node1, is a machine.
+var machines = os.Getenv("MACHINES") != ""
+
 func nodeNamed(name string) node {
+	if machines {
+		return node{name: name}
+	}
 	pid, err := os.ReadFile(filepath.Join(os.Getenv("RUN"), name+".pid"))
 	if err != nil {
 		panic(err)
@@ -203,7 +218,12 @@ func nodeNamed(name string) node {
 
 var node1, node2 = nodeNamed("node1"), nodeNamed("node2")
 
-func nodes() []node { return []node{node1, node2} }
+func nodes() []node {
+	if machines {
+		return []node{node1}
+	}
+	return []node{node1, node2}
+}
 
 // other returns the other node.
 func (n node) other() node {
@@ -213,15 +233,34 @@ func (n node) other() node {
 	return node1
 }
 
-// path returns the path of a node's file in this process's view.
+// path returns the path of a node's file in this process's view, which has none of a machine's.
 func (n node) path(path string) string { return "/proc/" + n.pid + "/root" + path }
 
 // containerd returns the address of the node's container runtime.
-func (n node) containerd() string { return filepath.Join(os.Getenv("RUN"), n.name, "containerd.sock") }
+func (n node) containerd() string {
+	if machines {
+		return "/run/containerd/containerd.sock"
+	}
+	return filepath.Join(os.Getenv("RUN"), n.name, "containerd.sock")
+}
 
 // on runs a command on the node.
 func (s *scenario) on(n node, name string, arguments ...string) (string, error) {
-	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "-p", "--", name}, arguments...)...)
+	words := append([]string{name}, arguments...)
+	if machines {
+		// The shell there splits the line again.
+		for i, word := range words {
+			words[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		return s.shell("ssh", "-F", filepath.Join(os.Getenv("RUN"), "machine/ssh"), n.name, strings.Join(words, " "))
+	}
+	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "-p", "--"}, words...)...)
+}
+
+// list returns the names in a directory of a node.
+func (s *scenario) list(n node, path string) ([]string, error) {
+	out, err := s.on(n, "ls", "-A", path)
+	return strings.Fields(out), err
 }
 
 // driverPod returns the driver's pod on a node.

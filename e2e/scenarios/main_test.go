@@ -74,7 +74,7 @@ func TestPromises(t *testing.T) {
 		t.Fatal(err)
 	}
 	var played, promised []string
-	for _, entry := range slices.Concat(first, apart, alone, disruptive, versions, databases, migrations) {
+	for _, entry := range slices.Concat(first, apart, alone, disruptive, versions, databases, migrations, onMachine) {
 		played = append(played, entry.title)
 	}
 	for line := range strings.Lines(string(text)) {

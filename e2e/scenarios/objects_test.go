@@ -227,12 +227,12 @@ func poolPath(pool string) string { return "/var/lib/rootcellar/pools/" + pool }
 // directories returns the volume directories of a pool on a node whose names contain the text.
 func (s *scenario) directories(n node, pool, text string) []string {
 	s.Helper()
-	entries, err := os.ReadDir(n.path(poolPath(pool) + "/volumes"))
+	names, err := s.list(n, poolPath(pool)+"/volumes")
 	s.must(err)
 	var found []string
-	for _, entry := range entries {
-		if strings.Contains(entry.Name(), text) {
-			found = append(found, filepath.Join(poolPath(pool), "volumes", entry.Name()))
+	for _, name := range names {
+		if strings.Contains(name, text) {
+			found = append(found, filepath.Join(poolPath(pool), "volumes", name))
 		}
 	}
 	return found

@@ -51,7 +51,7 @@ func (p *procedure) next(text string) (where, commands string) {
 	if len(p.blocks) == 0 || !strings.Contains(p.blocks[0][2], text) {
 		p.Fatalf("the next block is not the one with %q: %q", text, p.blocks)
 	}
-	where, commands = p.blocks[0][1], "cd "+p.dir+"\n"+p.blocks[0][2]
+	where, commands = p.blocks[0][1], "mkdir -p "+p.dir+"\ncd "+p.dir+"\n"+p.blocks[0][2]
 	p.blocks = p.blocks[1:]
 	return where, commands
 }
