@@ -140,12 +140,7 @@ impl Server {
 
     /// Clients of all three services on one connection.
     pub async fn clients(&self) -> Clients {
-        let channel = connect(&self.socket).await.unwrap();
-        Clients {
-            identity: IdentityClient::new(channel.clone()),
-            controller: ControllerClient::new(channel.clone()),
-            node: NodeClient::new(channel),
-        }
+        Clients::connect(&self.socket).await.unwrap()
     }
 
     /// The log so far.
@@ -223,6 +218,18 @@ pub struct Clients {
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
     pub node: NodeClient<Channel>,
+}
+
+impl Clients {
+    /// Clients of a driver that serves on this socket.
+    pub async fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
+        let channel = connect(socket).await?;
+        Ok(Self {
+            identity: IdentityClient::new(channel.clone()),
+            controller: ControllerClient::new(channel.clone()),
+            node: NodeClient::new(channel),
+        })
+    }
 }
 
 async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
