@@ -126,11 +126,11 @@ e2e-fleet: ## run rootcellar-fleet between the stock sidecars, and meet its race
 	@hack/setup.sh e2e
 	@e2e/run.sh fleet
 
-guest: ## build Debian guests with Linux 6.1, 6.12, 7.3 and, for arm64, 6.12 for the next two, which reuse them
+guest: ## build Debian guests with Linux 6.1, 6.12, 7.3, 6.12 for arm64 and 6.12 with SELinux for the next two, which reuse them
 	@hack/setup.sh guest
-	@hack/guest/build.sh 6.1 6.12 6.12-arm64 7.3
+	@hack/guest/build.sh 6.1 6.12 6.12-arm64 6.12-selinux 7.3
 
-test-kernels: setup ## run the demo, csi-sanity, the tests of quota, replay, power-off and udev on these kernels, and write docs/compatibility.md
+test-kernels: setup ## run the demo, csi-sanity, the tests of quota, replay, power-off, udev and SELinux on these kernels, and write docs/compatibility.md
 	@hack/setup.sh guest
 	@hack/guest/kernels.sh $(KERNEL)
 

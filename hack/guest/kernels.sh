@@ -2,7 +2,7 @@
 # Runs suite.sh in a guest of each kernel, and writes the rows of docs/compatibility.md. The last step for arm64, second-boot,
 # is outside: hack/uml-poweroff.sh powers such guests off, and inspects their disks in others.
 #
-# Usage: kernels.sh [KERNEL [STEP...]]   default: 6.1, 6.12, 6.12-arm64 and 7.3, and all steps of suite.sh
+# Usage: kernels.sh [KERNEL [STEP...]]   default: 6.1, 6.12, 6.12-arm64, 6.12-selinux and 7.3, and all steps of suite.sh
 # Needs: the parts of hack/setup.sh guest and test; root.
 # Env:   CARGO_TARGET_DIR  absolute
 # Last line: N passed, N failed, N skipped.
@@ -12,7 +12,7 @@ cd "$(dirname "$0")/../.."
 COMMIT=$(hack/record.sh commit)
 export COMMIT
 target=${CARGO_TARGET_DIR:-$PWD/target}
-kernels=${1:-6.1 6.12 6.12-arm64 7.3}
+kernels=${1:-6.1 6.12 6.12-arm64 6.12-selinux 7.3}
 [ $# -eq 0 ] || shift
 # shellcheck disable=SC2086 # one word per kernel
 hack/guest/build.sh $kernels
@@ -28,11 +28,11 @@ programs() { # amd64|arm64
         export CARGO_BUILD_TARGET="$musl" CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
     fi
     export CSI_SANITY="$target/csi-sanity/$arch/csi-sanity"
-    export ROOTCELLAR="$target/$musl/release/rootcellar" DEMO="$built/debug/examples/demo"
+    export ROOTCELLAR="$target/$musl/release/rootcellar" DEMO="$built/debug/examples/demo" CALL="$built/debug/examples/call"
     mkdir -p "$target/csi-sanity/$arch"
     hack/musl.sh --driver "$arch"
     GOARCH=$arch csi-sanity/build.sh
-    cargo build --locked --example demo
+    cargo build --locked --example demo --example call
     SUITE=$(hack/test-binary.sh suite) QUOTA=$(hack/test-binary.sh quota) REPLAY=$(hack/test-binary.sh replay)
     POWER=$(hack/test-binary.sh power)
     export SUITE QUOTA REPLAY POWER

@@ -89,6 +89,10 @@ case $kernel in
 *)
     machine="x86_64 -machine q35,sata=off,smbus=off $("$here/accel.sh" "$guest")"
     append='console=ttyS0 root=/dev/vda rw module_blacklist=kvm_amd,powernow_k8,iTCO_wdt,lpc_ich'
+    case $kernel in
+    # It starts permissive. With the policy, devices are there later than systemd waits for them by default.
+    *-selinux) append="$append security=selinux selinux=1 systemd.default_device_timeout_sec=600" ;;
+    esac
     if [ -z "$root" ]; then
         root=$work/root.qcow2
         qemu-img create -q -f qcow2 -b "$guest/root.img" -F raw "$root"
