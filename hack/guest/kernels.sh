@@ -55,7 +55,7 @@ for kernel in $kernels; do
     export REPORTS="$target/guests/reports/$kernel"
     mkdir -p "$REPORTS"
     echo "== Linux $kernel"
-    GUEST_TIMEOUT=${GUEST_TIMEOUT:-14400} hack/guest/run.sh "$kernel" -w "$REPORTS" hack/guest/suite.sh "$@" 2>&1 | tee "$log"
+    GUEST_TIMEOUT=${GUEST_TIMEOUT:-14400} setpriv --pdeathsig TERM hack/guest/run.sh "$kernel" -w "$REPORTS" hack/guest/suite.sh "$@" 2>&1 | tee "$log"
     add "$log"
     case $kernel,$* in
     *-arm64*, | *-arm64*second-boot*)
