@@ -13,7 +13,11 @@ set -eu
 cd "$(dirname "$0")/.."
 if [ $# -gt 0 ]; then
     kernel=$1 device=/dev/disk/by-id/virtio-disk1
-    guest() { GUEST_TIMEOUT=600 hack/guest/run.sh "$kernel" -d "raw:$work/disk" "$@"; }
+    # In the background, because a shell handles a signal only between commands.
+    guest() {
+        GUEST_TIMEOUT=600 setpriv --pdeathsig TERM hack/guest/run.sh "$kernel" -d "raw:$work/disk" "$@" &
+        wait "$!"
+    }
 else
     if [ "$(uname -m)" != x86_64 ]; then exec hack/uml.sh; fi
     device=/dev/ubda

@@ -2,7 +2,7 @@
 # Runs suite.sh in a guest of each kernel, and writes the rows of docs/compatibility.md. The last step for arm64, second-boot,
 # is outside: hack/uml-poweroff.sh powers such guests off, and inspects their disks in others.
 #
-# Usage: kernels.sh [KERNEL [STEP...]]   default: 6.1, 6.12, 6.12-arm64, 6.12-selinux and 7.3, and all steps of suite.sh
+# Usage: kernels.sh [KERNEL [STEP...]]   default: 6.1, 6.12, 6.12-arm64, 6.12-selinux and 7.3, and all steps of suite.sh, in 6.12-selinux that step alone
 # Needs: the parts of hack/setup.sh guest and test; root.
 # Env:   CARGO_TARGET_DIR  absolute
 # Last line: N passed, N failed, N skipped.
@@ -55,11 +55,13 @@ for kernel in $kernels; do
     export REPORTS="$target/guests/reports/$kernel"
     mkdir -p "$REPORTS"
     echo "== Linux $kernel"
-    GUEST_TIMEOUT=${GUEST_TIMEOUT:-14400} setpriv --pdeathsig TERM hack/guest/run.sh "$kernel" -w "$REPORTS" hack/guest/suite.sh "$@" 2>&1 | tee "$log"
+    case $kernel,$* in *-selinux,) steps=selinux ;; *) steps=$* ;; esac
+    # shellcheck disable=SC2086 # one word per step
+    GUEST_TIMEOUT=${GUEST_TIMEOUT:-14400} setpriv --pdeathsig TERM hack/guest/run.sh "$kernel" -w "$REPORTS" hack/guest/suite.sh $steps 2>&1 | tee "$log"
     add "$log"
     case $kernel,$* in
     *-arm64*, | *-arm64*second-boot*)
-        hack/uml-poweroff.sh "$kernel" >"$REPORTS/second-boot.log" 2>&1 || tail -n 40 "$REPORTS/second-boot.log"
+        setpriv --pdeathsig TERM hack/uml-poweroff.sh "$kernel" >"$REPORTS/second-boot.log" 2>&1 || tail -n 40 "$REPORTS/second-boot.log"
         add "$REPORTS/second-boot.log"
         echo "second-boot: $sum" | tee -a "$log"
         ;;

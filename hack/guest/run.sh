@@ -69,16 +69,18 @@ done
 shift $((OPTIND - 1))
 
 purpose=''
-if [ $# -gt 0 ]; then purpose=guest.command; fi
-# shellcheck source=hack/quoted.sh
-. "$repository/hack/quoted.sh"
-{
-    export -p
-    echo "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp HOME=/root"
-    echo 'mount -t tmpfs -o size=90%,mode=1777 tmpfs /tmp'
-    echo "cd $(quoted "$PWD")"
-    echo "exec $(quoted "$@")"
-} >"$work/command"
+if [ $# -gt 0 ]; then
+    purpose=guest.command
+    # shellcheck source=hack/quoted.sh
+    . "$repository/hack/quoted.sh"
+    {
+        export -p
+        echo "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin TMPDIR=/tmp HOME=/root"
+        echo 'mount -t tmpfs -o size=90%,mode=1777 tmpfs /tmp'
+        echo "cd $(quoted "$PWD")"
+        echo "exec $(quoted "$@")"
+    } >"$work/command"
+fi
 
 case $kernel in
 *-arm64*)
