@@ -5,7 +5,7 @@
 # Needs: root, cgroup v1 or v2, the parts of setup.sh e2e and of parts.sh.
 # Env:   PARTS        the built parts, absolute
 #        RUN          a directory for logs and the nodes' files, absolute, created anew
-#        NODES        the numbers of the nodes, default "1 2"; without any, there is no registry either
+#        NODES        the numbers of the nodes, default "1 2"; without any and without machines, there is no registry either
 #        MACHINES     the numbers of nodes that are machines, which the command starts: each has a network card tapN
 #        CONTROLLERS SCHEDULER  see control-plane.sh
 #        GATES        feature gates of the API server and of the kubelets, as A=true,B=true

@@ -27,4 +27,4 @@ if [ -n "$groups$loops" ]; then
     echo "cluster: left behind after 20 s: $groups $loops" >&2
     exit 1
 fi
-rm -rf --one-file-system "$RUN"/node[0-9]* "$RUN/etcd" "$RUN/alive"
+rm -rf --one-file-system "$RUN"/node[0-9]* "$RUN/machine" "$RUN/etcd" "$RUN/alive"

@@ -16,7 +16,8 @@
 #        without changes.
 # Env:   CARGO_TARGET_DIR  absolute
 #        K8S               the minor version of Kubernetes, such as 1.35; scenarios and conformance without arguments then
-#                          write their result into docs/compatibility.md, and machine always; default: the version of go.mod
+#                          write their result into docs/compatibility.md, and machine without arguments; default: the
+#                          version of go.mod
 #        REGISTRAR         see parts.sh
 #        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in the file previous
 #        SUITES, SPEC      of conformance: a part of it, see conformance/run.sh
@@ -45,6 +46,9 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target" PARTS="$target/e2e${K8S:+-$K8S}" E2E="$PWD/e2e"
 export RUN="$PARTS/$what"
 e2e/check.sh
+[ "$what" != machine ] || [ -c /dev/net/tun ] || { echo "e2e: needs /dev/net/tun, for the network card of the machine" >&2 && exit 1; }
+COMMIT=$(hack/record.sh commit)
+export COMMIT
 commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/previous)}
 PREVIOUS=$target/previous/$(git rev-parse --quiet --verify "$commit^{commit}" || echo "$commit")
 export PREVIOUS

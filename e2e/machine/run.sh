@@ -16,11 +16,15 @@ Host node1
   UserKnownHostsFile /dev/null
   LogLevel ERROR
   ConnectTimeout 20
+  ServerAliveInterval 15
+  ServerAliveCountMax 8
 END
-qemu-img create -q -f qcow2 -b "$CARGO_TARGET_DIR/guests/6.12/root.img" -F raw "$RUN/machine/root" 16G
-for disk in 1 2 3; do qemu-img create -q -f qcow2 "$RUN/machine/disk$disk" 2G; done
+# A link, because another run may build the guest anew.
+ln "$CARGO_TARGET_DIR/guests/6.12/root.img" "$RUN/machine/base"
+qemu-img create -q -f qcow2 -b "$RUN/machine/base" -F raw "$RUN/machine/root" 16G
+for disk in 1 2 3 4; do qemu-img create -q -f qcow2 "$RUN/machine/disk$disk" 2G; done
 begin=$(date +%s)
-NODE=node1 ADDRESS=172.30.0.11 CIDR=10.244.1.0/24 GUEST_TIMEOUT=2400 \
+TMPDIR="$RUN/machine" NODE=node1 ADDRESS=172.30.0.11 CIDR=10.244.1.0/24 GUEST_TIMEOUT=2400 \
     hack/guest/run.sh 6.12 -r "$RUN/machine/root" e2e/machine/prepare.sh >"$RUN/log/prepare" 2>&1 || {
     tail -n 20 "$RUN/log/prepare" >&2
     exit 1

@@ -244,17 +244,23 @@ func (n node) containerd() string {
 	return filepath.Join(os.Getenv("RUN"), n.name, "containerd.sock")
 }
 
+// enter returns a command that runs these words on the node.
+func (n node) enter(words ...string) []string {
+	if !machines {
+		return append([]string{"nsenter", "-t", n.pid, "-m", "-n", "-u", "-p", "--"}, words...)
+	}
+	line := ""
+	for _, word := range words {
+		// The shell there splits the line again.
+		line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return []string{"ssh", "-F", filepath.Join(os.Getenv("RUN"), "machine/ssh"), n.name, line}
+}
+
 // on runs a command on the node.
 func (s *scenario) on(n node, name string, arguments ...string) (string, error) {
-	words := append([]string{name}, arguments...)
-	if machines {
-		// The shell there splits the line again.
-		for i, word := range words {
-			words[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-		}
-		return s.shell("ssh", "-F", filepath.Join(os.Getenv("RUN"), "machine/ssh"), n.name, strings.Join(words, " "))
-	}
-	return s.shell("nsenter", append([]string{"-t", n.pid, "-m", "-n", "-u", "-p", "--"}, words...)...)
+	words := n.enter(append([]string{name}, arguments...)...)
+	return s.shell(words[0], words[1:]...)
 }
 
 // list returns the names in a directory of a node.

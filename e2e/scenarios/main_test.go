@@ -173,7 +173,8 @@ func (s *scenario) dump() {
 		text.WriteString(ownLines(ctx, append(logs, "--tail", "-1"), names))
 	}
 	for _, n := range nodes() {
-		show("find", n.path(poolPath("")), "-maxdepth", "5")
+		words := n.enter("find", poolPath(""), "-maxdepth", "5")
+		show(words[0], words[1:]...)
 	}
 	file := filepath.Join(os.Getenv("RUN"), "log", "failed-"+s.namespace+".txt")
 	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
@@ -239,7 +240,7 @@ func linesWith(text string, names []string) []string {
 func (s *scenario) repeat() string {
 	goals := map[string]string{"TestKubernetes": "scenarios", "TestDisruption": "scenarios", "TestPreset": "scenarios", "TestUpgrade": "upgrade",
 		"TestRelease": "release", "TestStartup": "startup", "TestDatabases": "databases", "TestMigration": "migration",
-		"TestMonitoring": "monitoring"}
+		"TestMonitoring": "monitoring", "TestMachine": "machine"}
 	parts := strings.Split(s.Name(), "/")
 	goal, found := goals[parts[0]]
 	if !found {
