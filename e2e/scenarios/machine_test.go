@@ -490,7 +490,7 @@ func powerCuts(s *scenario) {
 		s.powerOn()
 		s.nodeReady()
 		for disk, l := range ledgers {
-			s.eventually("pod "+l.pod+" has a new container", patience, func() string {
+			s.eventually("pod "+l.pod+" has a new container", limit-time.Since(begin), func() string {
 				if now := l.container(); now == containers[disk] || !l.ready() {
 					return now
 				}
@@ -504,11 +504,11 @@ func powerCuts(s *scenario) {
 		}
 		s.driverReady()
 		s.running(name)
-		took := time.Since(begin)
+		took := time.Since(begin).Round(time.Second)
 		longest = max(longest, took)
-		s.Logf("cut %d: %v were acknowledged, and all was back after %.0f s", cut+1, acknowledged, took.Seconds())
+		s.Logf("cut %d: %v were acknowledged, and all was back after %v", cut+1, acknowledged, took)
 	}
-	s.note = fmt.Sprintf("; within %.0f s", longest.Seconds())
+	s.note = fmt.Sprintf("; within %v", longest)
 	if longest > limit {
 		s.Errorf("all was back after %v, and the page says %v", longest, limit)
 	}
