@@ -5,26 +5,9 @@
 #
 # Env: ROOTCELLAR, CALL  the binaries to run
 set -eu
-# It labels files and has the policy enforced.
-[ -e /dev/virtio-ports/output ] || { echo "selinux.sh: this is no guest of run.sh" >&2 && exit 64; }
+# shellcheck source=hack/guest/sentences.sh
+. "$(dirname "$0")/sentences.sh"
 setenforce 1
-work=$(mktemp -d) passed=0 failed=0
-check() { # SENTENCE COMMAND [argument...]
-    sentence=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "passed  $sentence"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $sentence"
-        sed 's/^/    | /' "$work/log"
-    fi
-}
-is() { # WORD WORD
-    echo "$1, expected: $2"
-    [ "$1" = "$2" ]
-}
 # A command that succeeds says nothing of the kind.
 fails() { # WORD COMMAND [argument...]
     word=$1
@@ -244,5 +227,4 @@ check "SELinux has logged its denials to the pods without a relabel" was_denied
 kill -TERM "$server"
 check "the driver ends" wait "$server"
 for disk in xfs labelled ext4; do host umount "$pools/$disk"; done
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+sum

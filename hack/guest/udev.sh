@@ -5,22 +5,9 @@
 #
 # Needs: loop devices below /dev, udev; disks are loop devices with low numbers.
 set -eu
-# It stops arrays and changes lvm.conf.
-[ -e /dev/virtio-ports/output ] || { echo "udev.sh: this is no guest of run.sh" >&2 && exit 64; }
+# shellcheck source=hack/guest/sentences.sh
+. "$(dirname "$0")/sentences.sh"
 cd "$(dirname "$0")/../.."
-work=$(mktemp -d) passed=0 failed=0
-check() { # SENTENCE COMMAND [argument...]
-    sentence=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        passed=$((passed + 1))
-        echo "passed  $sentence"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $sentence"
-        sed 's/^/    | /' "$work/log"
-    fi
-}
 settle() { udevadm settle --timeout=60; }
 attach() { # DEVICE FILE
     losetup "$1" "$2"
@@ -31,10 +18,6 @@ detach() {
     settle
 }
 link() { readlink --canonicalize "/dev/disk/by-uuid/$uuid"; }
-is() { # WORD WORD
-    echo "$1, expected: $2"
-    [ "$1" = "$2" ]
-}
 mounts() { # DEVICE: mounts by UUID and compares
     mkdir -p "$work/mnt"
     mount "UUID=$uuid" "$work/mnt"
@@ -157,5 +140,4 @@ check "md: DEVICE partitions finds it nevertheless" says ARRAY arrays
 echo 'DEVICE /dev/disk/by-id/*' >"$work/mdadm.conf"
 check "md: DEVICE /dev/disk/by-id/* finds nothing" without ARRAY arrays
 detach "$own"
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+sum
