@@ -18,10 +18,9 @@ CARGO_ENCODED_RUSTFLAGS=$(printf '%s=cargo\037%s=target\037%s=%s' \
     "--remap-path-prefix=$(rustc --print sysroot)/lib/rustlib/src/rust" "/rustc/$commit")
 export CARGO_ENCODED_RUSTFLAGS
 
-# With the most MiB. The controller has a client of Kubernetes with TLS.
-programs='rootcellar:8 rootcellar-migrate:8 rootcellar-fleet:10'
+controller=yes
 if [ "${1:-}" = --driver ]; then
-    programs='rootcellar:8 rootcellar-migrate:8'
+    controller=
     shift
 fi
 [ $# -gt 0 ] || set -- "$(uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')"
@@ -34,13 +33,14 @@ for arch in "$@"; do
         exit 2
         ;;
     esac
+    build() { # argument...
+        "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl" "$@"
+    }
+    build --package=rootcellar --package=rootcellar-migrate
     # Built together, the driver would get the features of crates that only the controller asks for.
-    for packages in "--package=rootcellar --package=rootcellar-migrate" --package=rootcellar-fleet; do
-        case $programs in *"${packages##*=}"*) ;; *) continue ;; esac
-        # shellcheck disable=SC2086 # words
-        "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl" $packages
-    done
-    for program in $programs; do
+    [ -z "$controller" ] || build --package=rootcellar-fleet
+    # With the most MiB. The controller has a client of Kubernetes with TLS.
+    for program in rootcellar:8 rootcellar-migrate:8 ${controller:+rootcellar-fleet:10}; do
         name=${program%:*} limit=$((${program#*:} * 1048576))
         binary=$target/$musl/release/$name
         headers=$(readelf --wide --file-header --segments --dynamic "$binary")
