@@ -2,7 +2,7 @@
 # In a guest of hack/guest/run.sh: makes its root that of a node, as kubeadm and Debian's packages leave it: containerd
 # with systemd's cgroups, kubelet as a service, the images, and sshd for the scenarios. Starts nothing.
 #
-# Env: RUN KUBECONFIG PARTS  as in cluster.sh; NODE and ADDRESS of the node, CIDR of its pods
+# Env: RUN KUBECONFIG PARTS  as in cluster.sh; NODE, ADDRESS and NUMBER of the node
 set -eu
 # It changes the machine.
 [ -e /dev/virtio-ports/output ] || { echo "prepare.sh: this is no guest of run.sh" >&2 && exit 64; }
@@ -31,18 +31,7 @@ version = 2
 END
 printf '[host."https://registry.example"]\n  ca = "/etc/containerd/registry.crt"\n' >/etc/containerd/certs.d/registry.example/hosts.toml
 cp "$SSL_CERT_FILE" /etc/containerd/registry.crt
-cat >/etc/cni/net.d/10-bridge.conflist <<END
-{
-  "cniVersion": "0.4.0",
-  "name": "e2e",
-  "plugins": [
-    {
-      "type": "bridge", "bridge": "cni0", "isGateway": true,
-      "ipam": {"type": "host-local", "ranges": [[{"subnet": "$CIDR"}]], "routes": [{"dst": "0.0.0.0/0"}]}
-    }
-  ]
-}
-END
+sed -e 's#@NODE_ROOT@#/var/lib/cni#' -e "s#@NUMBER@#$NUMBER#" e2e/node/cni.conflist >/etc/cni/net.d/10-bridge.conflist
 cp "$KUBECONFIG" /etc/kubernetes/kubelet.conf
 install -m 0755 "$PARTS/bin/kubelet" /usr/local/bin/kubelet
 cat >/var/lib/kubelet/config.yaml <<'END'

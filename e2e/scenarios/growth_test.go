@@ -38,10 +38,10 @@ func (s *scenario) quotaClass(enforcement string) string {
 		func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows })
 }
 
-// fill writes until a write is refused, and returns the MiB written.
-func (s *scenario) fill(pod string) int {
+// fill writes until a write is refused with this message, and returns the MiB written.
+func (s *scenario) fill(pod, message string) int {
 	s.Helper()
-	s.refused(pod, "cat /dev/zero > /data/file", overQuota)
+	s.refused(pod, "cat /dev/zero > /data/file", message)
 	size, err := s.exec(pod, "wc -c < /data/file")
 	s.must(err)
 	bytes, err := strconv.Atoi(size)
@@ -58,7 +58,7 @@ func fillsItsVolume(s *scenario) {
 	s.running("greedy")
 
 	// A filesystem uses a little of the size for its own trees.
-	if filled := s.fill("greedy"); filled < 60 || filled > 64 {
+	if filled := s.fill("greedy", overQuota); filled < 60 || filled > 64 {
 		s.Fatalf("it was refused after %d MiB", filled)
 	}
 	s.refused("greedy", "echo more > /data/more && sync /data/more", overQuota)
@@ -171,7 +171,7 @@ func claimGrows(s *scenario) {
 	home := s.runningOn("writer")
 	life, mount := s.container("writer"), s.mountLines(home, s.volume("data").Name+"/mount")
 	s.stats(home, "data", 64<<20, 0)
-	if filled := s.fill("writer"); filled > 64 {
+	if filled := s.fill("writer", overQuota); filled > 64 {
 		s.Fatalf("64 MiB took %d", filled)
 	}
 
@@ -179,7 +179,7 @@ func claimGrows(s *scenario) {
 	s.grown("data", "128Mi", home)
 	s.says("writer", "dd if=/dev/zero of=/data/file bs=1M count=100 2>/dev/null && sync /data/file && wc -c < /data/file", "104857600")
 	s.stats(home, "data", 128<<20, 100<<20)
-	if filled := s.fill("writer"); filled < 124 || filled > 128 {
+	if filled := s.fill("writer", overQuota); filled < 124 || filled > 128 {
 		s.Fatalf("128 MiB took %d", filled)
 	}
 	s.says("writer", "rm /data/file; echo kept > /data/file && cat /data/file", "kept")

@@ -274,7 +274,7 @@ func takeBackGrowth(s *scenario) {
 	if reserved := s.metric(home, "rootcellar_pool_reserved_bytes", "quota"); reserved != 64<<20 {
 		s.Fatalf("%d bytes are reserved", reserved)
 	}
-	if filled := s.fill("writer"); filled > 64 || s.container("writer") != life {
+	if filled := s.fill("writer", overQuota); filled > 64 || s.container("writer") != life {
 		s.Fatalf("%d MiB were written by %s, which was %s", filled, s.container("writer"), life)
 	}
 	s.says("writer", "rm /data/file && cat /data/kept", "kept")

@@ -18,17 +18,33 @@ func (s *scenario) kustomized(verb, preset string) {
 // enforces sizes. The disk is removed when it is unmounted.
 func (s *scenario) manualDisk(n node, pool string) {
 	s.Helper()
+	image := filepath.Join(os.Getenv("RUN"), n.name, filepath.Base(pool)+".img")
+	// Two claims of the example do not fit.
+	attach := "truncate -s 1800M " + image + "\nPOOL=" + pool + " DISK=$(losetup --find --show " + image + ")\n"
+	_, err := s.on(n, "sh", "-euc", attach+s.diskBlock("btrfs")+"losetup --detach $DISK")
+	s.must(err)
+}
+
+// diskBlock returns the block of docs/install.md for disks that has this mark.
+func (s *scenario) diskBlock(mark string) string {
+	s.Helper()
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section(installManual, "The disks"), -1) {
-		if block[1] == "btrfs" {
-			image := filepath.Join(os.Getenv("RUN"), n.name, filepath.Base(pool)+".img")
-			// Two claims of the example do not fit.
-			attach := "truncate -s 1800M " + image + "\nPOOL=" + pool + " DISK=$(losetup --find --show " + image + ")\n"
-			_, err := s.on(n, "sh", "-euc", attach+block[2]+"losetup --detach $DISK")
-			s.must(err)
-			return
+		if block[1] == mark {
+			return block[2]
 		}
 	}
-	s.Fatalf("%s has no block for btrfs", installManual)
+	s.Fatalf("%s has no block for %s", installManual, mark)
+	return ""
+}
+
+// installedBy runs every block of these sections of docs/install.md as an administrator would.
+func (s *scenario) installedBy(headings ...string) {
+	s.Helper()
+	for _, heading := range headings {
+		for _, block := range shellBlock.FindAllStringSubmatch(s.section(installManual, heading), -1) {
+			s.administrator(root, block[2])
+		}
+	}
 }
 
 // bareMetal follows docs/install.md from two blank disks per node to a StatefulSet with a volume on each.
@@ -45,11 +61,7 @@ func bareMetal(s *scenario) {
 		}
 	}
 	s.publish()
-	for _, heading := range []string{"The driver", "The pools", "The claims"} {
-		for _, block := range shellBlock.FindAllStringSubmatch(s.section(installManual, heading), -1) {
-			s.administrator(root, block[2])
-		}
-	}
+	s.installedBy("The driver", "The pools", "The claims")
 	for _, n := range nodes() {
 		for _, disk := range disks {
 			s.directory(n, disk, "default_data-shard-")
