@@ -829,7 +829,7 @@ resources: {limits: {memory: 1Gi}}
 	same(t, single.NodeSelector, map[string]string{"role": "control", "kubernetes.io/os": "linux"})
 	same(t, single.Tolerations, []corev1.Toleration{{Key: "g", Operator: "Exists"}})
 	same(t, single.Affinity.PodAffinity != nil, true)
-	same(t, single.Containers[0].Args[2:], []string{"--workers=7", "--timeout=5s", "--http-endpoint=[::]:9812"})
+	same(t, single.Containers[0].Args[2:], []string{"--workers=7", "--timeout=5s", "--kube-api-qps=50", "--kube-api-burst=100", "--http-endpoint=[::]:9812"})
 	same(t, single.Containers[0].Resources.Limits.Memory().String(), "2Gi")
 	same(t, single.Containers[1].Args[5:], []string{"--http=[::]:9808", "--log-format=json"})
 	same(t, variable(single.Containers[1], "RUST_LOG"), "debug")

@@ -166,7 +166,8 @@ func TestProvisioner(t *testing.T) {
 			"--csi-address=/csi/csi.sock", "--node-deployment", "--strict-topology", "--immediate-topology=false",
 			"--enable-capacity", "--capacity-poll-interval=5s", "--kube-api-capacity-qps=5", "--kube-api-capacity-burst=20",
 			"--capacity-ownerref-level=0", "--extra-create-metadata",
-			"--snapshot-orphan-sweep-interval=0", "--worker-threads=5", "--timeout=60s", "--http-endpoint=0.0.0.0:9810",
+			"--snapshot-orphan-sweep-interval=0", "--worker-threads=5", "--timeout=60s",
+			"--kube-api-qps=50", "--kube-api-burst=100", "--http-endpoint=0.0.0.0:9810",
 		})
 	})
 }
@@ -219,7 +220,8 @@ func TestResizer(t *testing.T) {
 			}
 		}
 		same(t, pod.Containers[0].Args, []string{
-			"--csi-address=/csi/csi.sock", "--handle-volume-inuse-error=false", "--workers=2", "--timeout=60s", "--http-endpoint=0.0.0.0:9812"})
+			"--csi-address=/csi/csi.sock", "--handle-volume-inuse-error=false", "--workers=2", "--timeout=60s",
+			"--kube-api-qps=50", "--kube-api-burst=100", "--http-endpoint=0.0.0.0:9812"})
 		same(t, pod.Containers[1].Args, []string{
 			"serve", "--endpoint=unix:///csi/csi.sock", "--node=resizer", "--state-dir=/var/lib/rootcellar/state",
 			"--kubelet-dir=/var/lib/rootcellar", "--http=0.0.0.0:9808", "--log-format=text"})

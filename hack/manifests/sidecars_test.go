@@ -28,14 +28,14 @@ func containers(t *testing.T, found []runtime.Object) map[string]corev1.Containe
 func TestSidecarArguments(t *testing.T) {
 	plain := containers(t, objects(t, withSnapshots))
 	changed := containers(t, objects(t, withSnapshots, values(t, `
-provisioner: {logLevel: 5, extraArgs: [--kube-api-qps=10, --feature-gates=CrossNamespaceVolumeDataSource=true]}
+provisioner: {logLevel: 5, extraArgs: [--retry-interval-start=2s, --feature-gates=CrossNamespaceVolumeDataSource=true]}
 registrar: {logLevel: 1, extraArgs: ["--timeout=10s"]}
 resizer: {logLevel: 2, extraArgs: ["--retry-interval-max=1m"]}
 snapshots: {logLevel: 3, extraArgs: ["--vmodule=a=1,b=2", "--retry-interval-start=2s"]}
 `)))
 	for name, more := range map[string][]string{
 		"driver":                nil,
-		"csi-provisioner":       {"--v=5", "--kube-api-qps=10", "--feature-gates=CrossNamespaceVolumeDataSource=true"},
+		"csi-provisioner":       {"--v=5", "--retry-interval-start=2s", "--feature-gates=CrossNamespaceVolumeDataSource=true"},
 		"node-driver-registrar": {"--v=1", "--timeout=10s"},
 		"csi-resizer":           {"--v=2", "--retry-interval-max=1m"},
 		"csi-snapshotter":       {"--v=3", "--vmodule=a=1,b=2", "--retry-interval-start=2s"},
@@ -91,6 +91,7 @@ func TestSidecarMistakes(t *testing.T) {
 		{"flag of the snapshotter", "snapshots: {enabled: true, extraArgs: [--timeout=9s]}", "snapshots.extraArgs: leave --timeout out"},
 		{"flag of the registrar", "registrar: {extraArgs: [\"--http-endpoint=:1\"]}", "registrar.extraArgs: leave --http-endpoint out"},
 		{"log level as an argument", "registrar: {extraArgs: [--v=5]}", "registrar.extraArgs: leave --v out; set registrar.logLevel"},
+		{"requests as an argument", "resizer: {extraArgs: [--kube-api-qps=10]}", "resizer.extraArgs: leave --kube-api-qps out; set kubeApi.qps"},
 		{"leader election", "snapshots: {enabled: true, extraArgs: [--leader-election]}",
 			"snapshots.extraArgs: leave --leader-election out; one sidecar does the work, and its account has no right to leases"},
 		{"older flag of the page", "provisioner: {extraArgs: [\"--metrics-address=:1\"]}",
@@ -104,7 +105,7 @@ func TestSidecarMistakes(t *testing.T) {
 		{"volumes without a node", "provisioner: {extraArgs: [\"--feature_gates=A=true,Topology=false\"]}", "leave the feature gate Topology out"},
 		{"short flag", "provisioner: {extraArgs: [-v=5]}", "at '/provisioner/extraArgs/0'"},
 		{"no flag", "provisioner: {extraArgs: [serve]}", "at '/provisioner/extraArgs/0'"},
-		{"flag and value in one", "provisioner: {extraArgs: [--kube-api-qps 5]}", "at '/provisioner/extraArgs/0'"},
+		{"flag and value in one", "provisioner: {extraArgs: [--retry-interval-start 5s]}", "at '/provisioner/extraArgs/0'"},
 		{"log level too high", "provisioner: {logLevel: 11}", "at '/provisioner/logLevel'"},
 		{"log level as a word", "registrar: {logLevel: debug}", "at '/registrar/logLevel'"},
 	})

@@ -31,7 +31,7 @@ func TestSnapshotter(t *testing.T) {
 		same(t, container.Image, "registry.k8s.io/sig-storage/csi-snapshotter:v8.7.0")
 		same(t, container.Args, []string{
 			"--csi-address=/csi/csi.sock", "--node-deployment", "--extra-create-metadata",
-			"--worker-threads=2", "--timeout=60s", "--retry-interval-max=30s",
+			"--worker-threads=2", "--timeout=60s", "--retry-interval-max=30s", "--kube-api-qps=50", "--kube-api-burst=100",
 			"--http-endpoint=0.0.0.0:9811",
 		})
 		same(t, len(container.Env), 1)
@@ -122,7 +122,7 @@ snapshots:
 	container := snapshotter(t, found)
 	same(t, container.Image, "my/s:v9")
 	same(t, container.ImagePullPolicy, corev1.PullAlways)
-	same(t, container.Args[3:], []string{"--worker-threads=7", "--timeout=5s", "--retry-interval-max=1m", "--http-endpoint=0.0.0.0:9811"})
+	same(t, container.Args[3:], []string{"--worker-threads=7", "--timeout=5s", "--retry-interval-max=1m", "--kube-api-qps=50", "--kube-api-burst=100", "--http-endpoint=0.0.0.0:9811"})
 	same(t, container.Resources.Limits.Memory().String(), "2Gi")
 	same(t, container.Resources.Requests.Memory().String(), "32Mi")
 	classes := all[*snapshotv1.VolumeSnapshotClass](found)

@@ -1,4 +1,9 @@
 {{/* The arguments that the chart itself gives each sidecar. */}}
+{{- define "rootcellar.kubeApiArgs" -}}
+- --kube-api-qps={{ .Values.kubeApi.qps }}
+- --kube-api-burst={{ .Values.kubeApi.burst }}
+{{- end -}}
+
 {{- define "rootcellar.provisionerArgs" -}}
 - --csi-address=/csi/csi.sock
 - --node-deployment
@@ -17,6 +22,7 @@
 - --snapshot-orphan-sweep-interval=0
 - --worker-threads={{ .Values.provisioner.workerThreads }}
 - --timeout={{ .Values.provisioner.timeout }}
+{{ include "rootcellar.kubeApiArgs" . }}
 - --http-endpoint={{ .Values.httpAddress }}:9810
 {{- end -}}
 
@@ -27,6 +33,7 @@
 - --worker-threads={{ .Values.snapshots.workerThreads }}
 - --timeout={{ .Values.snapshots.timeout }}
 - --retry-interval-max={{ .Values.snapshots.retryInterval }}
+{{ include "rootcellar.kubeApiArgs" . }}
 - --http-endpoint={{ .Values.httpAddress }}:9811
 {{- end -}}
 
@@ -43,6 +50,7 @@
 - --handle-volume-inuse-error=false
 - --workers={{ .Values.resizer.workers }}
 - --timeout={{ .Values.resizer.timeout }}
+{{ include "rootcellar.kubeApiArgs" . }}
 - --http-endpoint={{ .Values.httpAddress }}:9812
 {{- end -}}
 
@@ -59,6 +67,9 @@
 {{- range list "volume-name-prefix" "volume-name-uuid-length" "snapshot-name-prefix" "snapshot-name-uuid-length" -}}
 {{- $_ := set $taken . "the driver finds volumes and snapshots by the names that the sidecar makes by default" -}}
 {{- end -}}
+{{- range list "kube-api-qps" "kube-api-burst" -}}
+{{- $_ := set $taken . (printf "set %s" (replace "kube-api-" "kubeApi." .)) -}}
+{{- end -}}
 {{- range list "kubeconfig" "master" -}}
 {{- $_ := set $taken . "the sidecar calls the API server of its cluster with its own account" -}}
 {{- end -}}
@@ -67,7 +78,7 @@
 {{- end -}}
 {{- $_ := set $taken "enable-pprof" "it would show the sidecar's memory to every pod" -}}
 {{- range fromYamlArray $own -}}
-{{- $_ := set $taken (trimPrefix "--" . | splitList "=" | first) "the chart itself writes it" -}}
+{{- $taken = merge $taken (dict (trimPrefix "--" . | splitList "=" | first) "the chart itself writes it") -}}
 {{- end -}}
 {{ $own }}
 {{- with $values.logLevel }}
