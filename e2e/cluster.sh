@@ -7,8 +7,9 @@
 #        RUN          a directory for logs and the nodes' files, absolute, created anew
 #        NODES        the numbers of the nodes, default "1 2"; without any and without machines, there is no registry either
 #        MACHINES     the numbers of nodes that are machines, which the command starts: each has a network card tapN
-#        CONTROLLERS SCHEDULER  see control-plane.sh
+#        CONTROLLERS SCHEDULER CONTROLLER_QPS AUDIT  see control-plane.sh
 #        GATES        feature gates of the API server and of the kubelets, as A=true,B=true
+#        MAX_PODS     of each node, default: 110
 #        KUBELET_DIR  kubelet's root directory, default /var/lib/kubelet
 #        NODE_SETUP   see node.sh
 #        IMAGES       see node.sh
@@ -33,7 +34,7 @@ __inside) shift ;;
 esac
 
 here=$(dirname "$0")
-export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" NODE_SETUP="${NODE_SETUP:-true}"
+export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" MAX_PODS="${MAX_PODS:-110}" NODE_SETUP="${NODE_SETUP:-true}"
 export PATH="$PARTS/bin:$PATH"
 "$here/control-plane.sh"
 nodes=${NODES-1 2}

@@ -4,6 +4,8 @@
 # Env:   RUN KUBECONFIG  as in cluster.sh
 #        CONTROLLERS     those that the controller manager runs, default: its own list
 #        GATES           the feature gates of the API server, as A=true,B=true
+#        CONTROLLER_QPS  the controller manager's requests per second, twice as many at once; default: its own
+#        AUDIT           the policy of an audit log in $RUN/log/audit, default: none
 #        SCHEDULER       if empty, the command starts the scheduler itself
 set -eu
 address=172.30.0.1
@@ -39,7 +41,8 @@ start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --cert-dir="$RUN/pki" 
     --advertise-address="$address" --service-cluster-ip-range=10.96.0.0/24 --allow-privileged=true \
     --authorization-mode=Node,RBAC --token-auth-file="$RUN/pki/tokens.csv" \
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file="$RUN/pki/sa.pub" \
-    --service-account-signing-key-file="$RUN/pki/sa.key" --kubelet-preferred-address-types=InternalIP --feature-gates="${GATES:-}"
+    --service-account-signing-key-file="$RUN/pki/sa.key" --kubelet-preferred-address-types=InternalIP --feature-gates="${GATES:-}" \
+    ${AUDIT:+--audit-policy-file="$AUDIT" --audit-log-path="$RUN/log/audit"}
 for _ in $(seq 240); do
     ! kubectl get --raw /readyz >/dev/null 2>&1 || break
     sleep 0.5
@@ -47,5 +50,6 @@ done
 kubectl get --raw /readyz >/dev/null || { tail -n 20 "$RUN/log/etcd" "$RUN/log/kube-apiserver" >&2 && exit 1; }
 start kube-controller-manager --kubeconfig="$KUBECONFIG" --service-account-private-key-file="$RUN/pki/sa.key" \
     --root-ca-file="$RUN/pki/apiserver.crt" --use-service-account-credentials=true --leader-elect=false \
-    --controllers="${CONTROLLERS:-*}"
+    --controllers="${CONTROLLERS:-*}" \
+    ${CONTROLLER_QPS:+--kube-api-qps="$CONTROLLER_QPS" --kube-api-burst="$((CONTROLLER_QPS * 2))"}
 [ -z "${SCHEDULER-yes}" ] || start kube-scheduler --kubeconfig="$KUBECONFIG" --leader-elect=false

@@ -7,7 +7,7 @@
 #        CGROUP                the name of the node's cgroups
 #        IMAGES                the archives in PARTS/images that the node loads, default: all
 #        SSL_CERT_FILE         the certificate of the registry
-#        KUBELET_DIR           kubelet's root directory
+#        KUBELET_DIR MAX_PODS  as in cluster.sh
 #        GATES                 kubelet's feature gates
 #        NODE_SETUP            a command run before kubelet, with NODE and NODE_ROOT set: disks, mounts
 set -eu
@@ -45,7 +45,8 @@ fi
 mkdir -p "$NODE_ROOT/certs.d/registry.example"
 printf '[host."https://registry.example"]\n  ca = "%s"\n' "$SSL_CERT_FILE" >"$NODE_ROOT/certs.d/registry.example/hosts.toml"
 for file in containerd.toml cni.conflist kubelet.yaml; do
-    sed -e "s#@NODE_ROOT@#$NODE_ROOT#g" -e "s#@NUMBER@#$number#g" -e "s#@CGROUP@#$CGROUP#g" "$here/node/$file" >"$NODE_ROOT/$file"
+    sed -e "s#@NODE_ROOT@#$NODE_ROOT#g" -e "s#@NUMBER@#$number#g" -e "s#@CGROUP@#$CGROUP#g" \
+        -e "s#@MAX_PODS@#$MAX_PODS#g" "$here/node/$file" >"$NODE_ROOT/$file"
 done
 mv "$NODE_ROOT/cni.conflist" "$NODE_ROOT/cni/"
 containerd -c "$NODE_ROOT/containerd.toml" >"$RUN/log/containerd$number" 2>&1 &

@@ -3,8 +3,8 @@
 # snapshot-controller, a registry, and a stand-in for the registrar. Copies the CRDs and manifests of
 # snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
-# Usage: parts.sh [conformance|databases|migration|monitoring]   with it, Kubernetes' own test binary, the image of debian.sh,
-#                 local-path-provisioner or Prometheus and its operator too
+# Usage: parts.sh [conformance|databases|migration|startup|monitoring]   with it, Kubernetes' own test binary, the image of
+#                 debian.sh, local-path-provisioner or Prometheus and its operator too
 #        parts.sh fleet   no images, and only the programs of a cluster without kubelets, with an older csi-provisioner too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
@@ -103,7 +103,7 @@ if [ "${1:-}" = monitoring ]; then
         "$PARTS/bin/prometheus-config-reloader=/bin/prometheus-config-reloader"
     cp --no-preserve=mode "$(go -C prometheus-operator list -m -f '{{.Dir}}' $operator)/bundle.yaml" "$PARTS/prometheus-operator.yaml"
 fi
-if [ "${1:-}" = migration ]; then
+if [ "${1:-}" = migration ] || [ "${1:-}" = startup ]; then
     local_path=github.com/rancher/local-path-provisioner
     build local-path-provisioner -C local-path build -ldflags '-s -w' -o "$PARTS/bin/" $local_path
     image local-path rancher/local-path-provisioner:v0.0.30 - "$PARTS/bin/local-path-provisioner=/bin/local-path-provisioner"

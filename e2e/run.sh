@@ -6,7 +6,7 @@
 #        run.sh conformance [argument of ginkgo...]          Kubernetes' own suites for storage drivers
 #        run.sh release [argument of the test binary...]     builds, publishes and installs a release
 #        run.sh upgrade [argument of the test binary...]     upgrades from the previous version, and rolls back
-#        run.sh startup [argument of the test binary...]     measures the time from claim to Running, and writes the table
+#        run.sh startup                                      measures the time from claim to Running, and writes the tables
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
 #        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
 #        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
@@ -23,8 +23,10 @@
 #        SUITES, SPEC      of conformance: a part of it, see conformance/run.sh
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
-#        ROUNDS, RESULTS   of startup: how often both kinds of pods start, default: 5; the directory of the table,
-#                          default: benches/results
+#        PODS, ROUNDS, RESULTS   of startup: how many pods start at once, default: 50; how often, default: 2; the directory
+#                          of the tables, default: benches/results
+#        PEERS, PEER_DIR   of startup: the drivers to compare with, default: local-path. Another, NAME, has its objects in
+#                          PEER_DIR/NAME.yaml, among them a class of its name, and its images in PEER_DIR/NAME.tar
 #        WAITING           of fleet: how long a claim must wait without the controller, default: 60s
 # Last line: N passed, N failed, N skipped.
 set -eu
@@ -149,7 +151,32 @@ fleet)
     export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet" MIGRATE="$target/debug/rootcellar-migrate"
     step fleet cluster fleet -test.timeout 60m "$@"
     ;;
-startup) step startup cluster scenarios -test.timeout 40m -test.run TestStartup "$@" ;;
+startup)
+    export SLOWER=4 AUDIT="$E2E/audit.yaml" MAX_PODS=$((${PODS:-50} / 2 + 20))
+    [ "$MAX_PODS" -gt 110 ] || MAX_PODS=110
+    tables="startup startup-steps startup-requests startup-calls"
+    for table in $tables; do : >"$PARTS/$table.rows"; done
+    measure() { # SETTINGS [argument of helm...]
+        export SETTINGS="$1" && shift
+        export CHART="$*"
+        step startup cluster scenarios -test.timeout 60m -test.run TestStartup
+        [ "$status" -eq 0 ] || return 0
+        for table in $tables; do cat "$RUN/$table.rows" >>"$PARTS/$table.rows"; done
+    }
+    measure "5 requests per second" --set kubeApi.qps=5,kubeApi.burst=10
+    export PEERS="${PEERS:-local-path}"
+    for peer in $PEERS; do
+        if [ "$peer" != local-path ]; then
+            cp "$PEER_DIR/$peer.tar" "$PARTS/images/peer-$peer.tar"
+            IMAGES="$IMAGES peer-$peer"
+        fi
+    done
+    IMAGES="$IMAGES local-path"
+    measure "the chart's"
+    unset PEERS
+    export CONTROLLER_QPS=200
+    measure "and 200 of the controller manager"
+    ;;
 machine)
     export NODES='' MACHINES=1 SLOWER=4
     step guest contained hack/guest/build.sh 6.12
@@ -187,7 +214,16 @@ if [ "$(grep -cE '^[1-9][0-9]* passed, ' "$log")" -ne "$clusters" ]; then
 fi
 if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
     . benches/results.sh
-    result startup "e2e/run.sh startup" "${ROUNDS:-5} rounds of 50 pods of each kind" "$(cat "$RUN/startup.note")" <"$RUN/startup.tsv"
+    pods=${PODS:-50}
+    case $pods in 50) suffix='' command='' ;; *) suffix=-$pods command="PODS=$pods " ;; esac
+    table() { # NAME COLUMNS
+        { echo "settings pods $2" | tr ' ' '\t' && cat "$PARTS/$1.rows"; } |
+            result "$1$suffix" "${command}e2e/run.sh startup" "${ROUNDS:-2} rounds of $pods pods of each kind"
+    }
+    table startup "figure workload volumes p50_s p99_s ratio ratio_in_single_rounds"
+    table startup-steps "step by p50_s p99_s"
+    table startup-requests "client request for_a_start for_a_removal"
+    table startup-calls "CreateVolume_ms NodePublishVolume_ms"
 fi
 result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
 record() { # TESTS

@@ -19,7 +19,16 @@ const image = "busybox:1.37"
 // claim creates a ReadWriteOnce claim. The changes are applied before.
 func (s *scenario) claim(name, class, size string, changes ...func(*corev1.PersistentVolumeClaim)) {
 	s.Helper()
-	claim := &corev1.PersistentVolumeClaim{
+	claim := newClaim(name, class, size)
+	for _, change := range changes {
+		change(&claim)
+	}
+	_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Create(s.ctx(), &claim, metav1.CreateOptions{})
+	s.must(err)
+}
+
+func newClaim(name, class, size string) corev1.PersistentVolumeClaim {
+	return corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class,
@@ -29,11 +38,6 @@ func (s *scenario) claim(name, class, size string, changes ...func(*corev1.Persi
 			},
 		},
 	}
-	for _, change := range changes {
-		change(claim)
-	}
-	_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Create(s.ctx(), claim, metav1.CreateOptions{})
-	s.must(err)
 }
 
 func mode(mode corev1.PersistentVolumeAccessMode) func(*corev1.PersistentVolumeClaim) {

@@ -1,133 +1,454 @@
 package scenarios
 
 import (
+	"bufio"
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
 )
 
 // crowd is the number of pods that start at once.
-const crowd = 50
+var crowd = fromEnv("PODS", 50)
 
-// TestStartup is no scenario. It measures, and writes the table of benches/results/startup.tsv.
+func fromEnv(name string, otherwise int) int {
+	number, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(otherwise)))
+	if err != nil {
+		panic(err)
+	}
+	return number
+}
+
+// storage is what the volumes of pods are: an emptyDir, or claims of a class, which may be copies of a snapshot.
+type storage struct {
+	name, class, snapshot string
+}
+
+// workload is a group of pods. It is measured with each storage, of which the first is the one to compare with.
+type workload struct {
+	name     string
+	pods     int
+	storages []storage
+	// start creates the pod of this number and its claim.
+	start func(of storage, number int)
+	// end deletes them.
+	end func()
+}
+
+// TestStartup is no scenario. It measures, and leaves the rows of benches/results/startup*.tsv.
 func TestStartup(t *testing.T) {
 	t.Cleanup(count)
 	title := fmt.Sprintf("the time from claim to Running, beside pods with emptyDir, %d at once", crowd)
 	t.Run(title, func(t *testing.T) { play(t, entry{title, startup}) })
 }
 
-// startup alternates between both kinds of pods, so that other work on the machine slows both.
+// startup alternates between the storages, so that other work on the machine slows all.
 func startup(s *scenario) {
-	rounds := 5
-	if text := os.Getenv("ROUNDS"); text != "" {
-		var err error
-		rounds, err = strconv.Atoi(text)
-		s.must(err)
-	}
-	s.kustomized("apply", "default")
+	s.install(strings.Fields(os.Getenv("CHART"))...)
 	s.driverReady()
-	kinds := [2]func(name string){
-		func(name string) {
-			s.pod(name, with("data", "/data"), func(pod *corev1.Pod) {
-				pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
-			})
-		},
-		func(name string) { s.worker(name, "rootcellar") },
+	copies := storage{"rootcellar", s.class(map[string]string{"pool": "reflink"}), "source"}
+	s.podWithFile("source", copies.class, at(node1))
+	s.says("source", "cd /data && for i in $(seq 1000); do echo $i >file$i; done && sync && ls | wc -l", "1001")
+	s.take(copies.snapshot, "source")
+	storages := []storage{{name: "emptyDir"}, {name: "rootcellar", class: "rootcellar"}}
+	for _, peer := range strings.Fields(os.Getenv("PEERS")) {
+		s.peer(peer)
+		storages = append(storages, storage{name: peer, class: peer})
 	}
-	// For each kind: the time of every pod, and the figures of every round.
-	var pods, p50, p99, all [2][]float64
-	for round := range rounds {
-		for turn := range kinds {
-			kind := (round + turn) % 2
-			each, last := s.start(kinds[kind])
-			pods[kind] = append(pods[kind], each...)
-			p50[kind] = append(p50[kind], percentile(each, 50))
-			p99[kind] = append(p99[kind], percentile(each, 99))
-			all[kind] = append(all[kind], last)
-		}
+	works := []workload{
+		{"all at once", crowd, storages, func(of storage, number int) {
+			s.member(worker(number), of)
+		}, s.endAll},
+		{"from one snapshot", crowd / 2, []storage{storages[0], copies}, func(of storage, number int) {
+			s.member(worker(number), of, at(node1))
+		}, s.endAll},
+		{"a StatefulSet of 10", 10, storages, func(of storage, number int) {
+			if number == 0 {
+				s.statefulSet(10, of)
+			}
+		}, func() {
+			s.kubectl("delete", "statefulset", "set", "--cascade=orphan")
+			s.endAll()
+		}},
 	}
 
-	table := "figure\tempty_dir\tclaim\tratio\tratio_in_single_rounds\n"
-	row := func(figure string, empty, claim float64, rounds [2][]float64) {
-		var ratios []float64
-		for i := range rounds[0] {
-			ratios = append(ratios, rounds[1][i]/rounds[0][i])
+	h := s.watch()
+	m := &measurements{seconds: map[string][]float64{}, steps: map[string][]float64{}, requests: map[string]*[2]int{}}
+	rounds := fromEnv("ROUNDS", 2)
+	for round := range rounds {
+		for i, work := range works {
+			for turn := range work.storages {
+				// The first workload shows where the time of a claim goes.
+				of := work.storages[(round+turn)%len(work.storages)]
+				h.measure(work, of, i == 0 && of.name == "rootcellar", m)
+			}
 		}
-		table += fmt.Sprintf("%s\t%.2f\t%.2f\t%.2f\t%.2f to %.2f\n",
-			figure, empty, claim, percentile(ratios, 50), slices.Min(ratios), slices.Max(ratios))
 	}
-	row("p50, s", percentile(pods[0], 50), percentile(pods[1], 50), p50)
-	row("p99, s", percentile(pods[0], 99), percentile(pods[1], 99), p99)
-	row(fmt.Sprintf("all %d run, s", crowd), percentile(all[0], 50), percentile(all[1], 50), all)
-	note := fmt.Sprintf("in the driver, CreateVolume took %.1f ms and NodePublishVolume %.1f ms on average\n",
-		s.mean("CreateVolume"), s.mean("NodePublishVolume"))
-	fmt.Print(table, note)
-	for name, text := range map[string]string{"startup.tsv": table, "startup.note": note} {
-		s.must(os.WriteFile(filepath.Join(os.Getenv("RUN"), name), []byte(text), 0o644))
+	s.write(m, works, rounds)
+}
+
+// peer installs another driver, with a class of its name: local-path, or the objects of a file.
+func (s *scenario) peer(name string) {
+	s.Helper()
+	if name == "local-path" {
+		(&scenario{T: s.T}).installLocalPath()
+		return
+	}
+	s.kubectl("apply", "--filename", filepath.Join(os.Getenv("PEER_DIR"), name+".yaml"))
+}
+
+func worker(number int) string { return fmt.Sprint("worker", number) }
+
+// endAll deletes the measured pods and their claims.
+func (s *scenario) endAll() {
+	s.kubectl("delete", "pods,pvc", "--selector", "measured=yes", "--wait=false")
+}
+
+// measured is the label of the pods and claims that are measured.
+var measured = map[string]string{"measured": "yes"}
+
+// member creates a pod that is measured, and its claim.
+func (s *scenario) member(name string, of storage, changes ...func(*corev1.Pod)) {
+	s.Helper()
+	if of.class != "" {
+		s.claim(name, of.class, "64Mi", func(claim *corev1.PersistentVolumeClaim) {
+			claim.Labels = measured
+			if of.snapshot != "" {
+				claim.Spec.DataSource = &corev1.TypedLocalObjectReference{
+					APIGroup: new("snapshot.storage.k8s.io"), Kind: "VolumeSnapshot", Name: of.snapshot}
+			}
+		})
+	}
+	s.pod(name, append(changes, with(name, "/data"), of.volumes, func(pod *corev1.Pod) { pod.Labels = measured })...)
+}
+
+// volumes replaces the claims of a pod if it is to have an emptyDir.
+func (of storage) volumes(pod *corev1.Pod) {
+	if of.class == "" {
+		pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
 	}
 }
 
-// start creates many pods at once, and removes them. It returns the seconds from the first request until each pod ran,
-// and the seconds until all of them ran.
-func (s *scenario) start(create func(name string)) (each []float64, all float64) {
+// statefulSet creates a StatefulSet, which starts each pod when the one before is ready.
+func (s *scenario) statefulSet(number int32, of storage) {
 	s.Helper()
-	watch, err := client.CoreV1().Pods(s.namespace).Watch(s.ctx(), metav1.ListOptions{})
-	s.must(err)
-	defer func() { watch.Stop() }()
-	var creating sync.WaitGroup
-	var asked [crowd]time.Time
-	begin := time.Now()
-	for i := range crowd {
-		creating.Go(func() {
-			asked[i] = time.Now()
-			create(fmt.Sprint("worker", i))
-		})
+	pod := corev1.Pod{Spec: sleeper()}
+	with("data", "/data")(&pod)
+	of.volumes(&pod)
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "set"}, Spec: appsv1.StatefulSetSpec{
+		Replicas: &number, Selector: &metav1.LabelSelector{MatchLabels: measured},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: measured}, Spec: pod.Spec},
+	}}
+	if of.class != "" {
+		claim := newClaim("data", of.class, "64Mi")
+		claim.Labels = measured
+		set.Spec.Template.Spec.Volumes, set.Spec.VolumeClaimTemplates = nil, []corev1.PersistentVolumeClaim{claim}
 	}
-	ran := map[string]time.Time{}
-	for late := time.After(patience); len(ran) < crowd; {
-		select {
-		case event, open := <-watch.ResultChan():
-			if !open {
-				// The API server ends a watch that lags behind. A new one starts with the present pods.
-				watch, err = client.CoreV1().Pods(s.namespace).Watch(s.ctx(), metav1.ListOptions{})
-				s.must(err)
-				continue
-			}
-			pod, _ := event.Object.(*corev1.Pod)
-			if pod == nil || pod.Status.Phase != corev1.PodRunning {
-				continue
-			}
-			if _, seen := ran[pod.Name]; !seen {
-				ran[pod.Name] = time.Now()
-			}
-		case <-late:
-			s.Fatalf("%d of %d pods run after %v", len(ran), crowd, patience)
+	_, err := client.AppsV1().StatefulSets(s.namespace).Create(s.ctx(), set, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// history has the time at which each object was first seen in a state.
+type history struct {
+	*scenario
+	lock  sync.Mutex
+	times map[string]map[string]time.Time
+}
+
+// The states of a pod with a claim, in their order, and what leads to each.
+var states = []struct{ name, by string }{
+	{"node chosen", "kube-scheduler"},
+	{"volume made", "csi-provisioner and the driver"},
+	{"claim bound", "kube-controller-manager"},
+	{"pod scheduled", "kube-scheduler"},
+	{"running", "kubelet, with the driver"},
+}
+
+// watch follows all pods and claims of the scenario, and all PersistentVolumes.
+func (s *scenario) watch() *history {
+	s.Helper()
+	h := &history{scenario: s, times: map[string]map[string]time.Time{}}
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(s.namespace))
+	core := factory.Core().V1()
+	for _, informer := range []cache.SharedIndexInformer{
+		core.Pods().Informer(), core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(),
+	} {
+		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc:    h.see,
+			UpdateFunc: func(_, object any) { h.see(object) },
+			DeleteFunc: h.miss,
+		})
+		s.must(err)
+	}
+	factory.Start(s.ctx().Done())
+	factory.WaitForCacheSync(s.ctx().Done())
+	return h
+}
+
+func (h *history) see(object any) {
+	switch object := object.(type) {
+	case *corev1.Pod:
+		if object.Spec.NodeName != "" {
+			h.reach("pod scheduled", object.Name)
+		}
+		if object.Status.Phase == corev1.PodRunning {
+			h.reach("running", object.Name)
+		}
+	case *corev1.PersistentVolumeClaim:
+		if object.Annotations["volume.kubernetes.io/selected-node"] != "" {
+			h.reach("node chosen", object.Name)
+		}
+		if object.Status.Phase == corev1.ClaimBound {
+			h.reach("claim bound", object.Name)
+		}
+	case *corev1.PersistentVolume:
+		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.namespace {
+			h.reach("volume made", claim.Name)
 		}
 	}
-	all = time.Since(begin).Seconds()
+}
+
+func (h *history) miss(object any) {
+	switch object := object.(type) {
+	case *corev1.Pod:
+		h.reach("pod removed", object.Name)
+	case *corev1.PersistentVolume:
+		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.namespace {
+			h.reach("volume removed", claim.Name)
+		}
+	}
+}
+
+func (h *history) reach(state, name string) {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	if h.times[state] == nil {
+		h.times[state] = map[string]time.Time{}
+	}
+	if _, seen := h.times[state][name]; !seen {
+		h.times[state][name] = time.Now()
+	}
+}
+
+// forget begins anew.
+func (h *history) forget() {
+	h.lock.Lock()
+	defer h.lock.Unlock()
+	clear(h.times)
+}
+
+// reached waits until this many objects reached a state, and returns when.
+func (h *history) reached(state string, number int) map[string]time.Time {
+	h.Helper()
+	var found map[string]time.Time
+	h.eventually(fmt.Sprint(number, " are ", state), patience, func() string {
+		h.lock.Lock()
+		defer h.lock.Unlock()
+		if found = maps.Clone(h.times[state]); len(found) < number {
+			return fmt.Sprint(len(found), " are")
+		}
+		return ""
+	})
+	return found
+}
+
+// last returns the seconds until the last of these times.
+func last(begin time.Time, times map[string]time.Time) float64 {
+	return slices.MaxFunc(slices.Collect(maps.Values(times)), time.Time.Compare).Sub(begin).Seconds()
+}
+
+// measurements are the values of all rounds.
+type measurements struct {
+	// seconds has the values by figure, workload and storage.
+	seconds map[string][]float64
+	// steps has the seconds of each pod by state.
+	steps map[string][]float64
+	// requests counts those of a component about an object, while pods start and while they are removed.
+	requests map[string]*[2]int
+}
+
+// The figures of a workload.
+const (
+	oneRuns    = "one of them runs"
+	allRun     = "all run"
+	allRemoved = "all are removed"
+)
+
+func key(figure, workload, storage string) string { return figure + "\t" + workload + "\t" + storage }
+
+// measure starts and ends a workload.
+func (h *history) measure(work workload, of storage, inSteps bool, m *measurements) {
+	h.Helper()
+	note := func(figure string, seconds float64) {
+		key := key(figure, work.name, of.name)
+		m.seconds[key] = append(m.seconds[key], seconds)
+	}
+	h.forget()
+	audited := h.auditEnd()
+	asked := make([]time.Time, work.pods)
+	begin := time.Now()
+	var creating sync.WaitGroup
+	for i := range work.pods {
+		creating.Go(func() {
+			asked[i] = time.Now()
+			work.start(of, i)
+		})
+	}
+	running := h.reached("running", work.pods)
 	creating.Wait()
+	note(allRun, last(begin, running))
+	before := map[string]time.Time{}
 	for i, at := range asked {
-		each = append(each, ran[fmt.Sprint("worker", i)].Sub(at).Seconds())
+		if at, runs := running[worker(i)]; runs {
+			note(oneRuns, at.Sub(asked[i]).Seconds())
+		}
+		before[worker(i)] = at
+	}
+	if inSteps {
+		h.inSteps(before, m)
+		audited = h.count(audited, m, 0)
 	}
 
-	pods, err := client.CoreV1().Pods(s.namespace).List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
-	s.kubectl("delete", "pods,pvc", "--all", "--timeout", patience.String())
-	s.nothingLeft()
-	for _, pod := range pods.Items {
-		s.kubeletForgets(nodeNamed(pod.Spec.NodeName), &pod)
+	pods, err := client.CoreV1().Pods(h.namespace).List(h.ctx(), metav1.ListOptions{LabelSelector: "measured=yes"})
+	h.must(err)
+	begin = time.Now()
+	work.end()
+	removed := last(begin, h.reached("pod removed", work.pods))
+	if of.class != "" {
+		removed = max(removed, last(begin, h.reached("volume removed", work.pods)))
 	}
-	return each, all
+	note(allRemoved, removed)
+	if inSteps {
+		h.count(audited, m, 1)
+	}
+	for _, pod := range pods.Items {
+		h.kubeletForgets(nodeNamed(pod.Spec.NodeName), &pod)
+	}
+}
+
+// inSteps notes for each pod the seconds from each state to the next.
+func (h *history) inSteps(before map[string]time.Time, m *measurements) {
+	h.Helper()
+	for _, state := range states {
+		now := h.reached(state.name, len(before))
+		for name, at := range now {
+			m.steps[state.name] = append(m.steps[state.name], at.Sub(before[name]).Seconds())
+		}
+		before = now
+	}
+}
+
+// auditLog is that of the API server.
+func auditLog() string { return filepath.Join(os.Getenv("RUN"), "log/audit") }
+
+func (s *scenario) auditEnd() int64 {
+	s.Helper()
+	file, err := os.Stat(auditLog())
+	s.must(err)
+	return file.Size()
+}
+
+// count adds the requests since then about pods, claims, volumes, events and capacities to one of the two columns. It
+// returns where the log ends.
+func (s *scenario) count(begin int64, m *measurements, column int) int64 {
+	s.Helper()
+	file, err := os.Open(auditLog())
+	s.must(err)
+	defer file.Close()
+	_, err = file.Seek(begin, io.SeekStart)
+	s.must(err)
+	end := s.auditEnd()
+	lines := bufio.NewScanner(file)
+	for begin < end && lines.Scan() {
+		begin += int64(len(lines.Bytes())) + 1
+		var event struct {
+			Verb, UserAgent string
+			ObjectRef       struct{ Resource, Subresource string }
+		}
+		s.must(json.Unmarshal(lines.Bytes(), &event))
+		// Such as kube-controller-manager/v1.37.2 (linux/amd64) kubernetes/0/system:serviceaccount:kube-system:a-controller.
+		program, rest, _ := strings.Cut(event.UserAgent, "/")
+		if program == "scenarios" || program == "kubectl" || event.Verb == "watch" {
+			continue
+		}
+		if program == "kube-controller-manager" {
+			program = "controller " + rest[strings.LastIndexAny(rest, "/:")+1:]
+		}
+		what := event.ObjectRef.Resource
+		if event.ObjectRef.Subresource != "" {
+			what += "/" + event.ObjectRef.Subresource
+		}
+		key := fmt.Sprintf("%s\t%s %s", program, event.Verb, what)
+		if m.requests[key] == nil {
+			m.requests[key] = &[2]int{}
+		}
+		m.requests[key][column]++
+	}
+	s.must(lines.Err())
+	return begin
+}
+
+// write prints the rows of the tables, and leaves them for run.sh.
+func (s *scenario) write(m *measurements, works []workload, rounds int) {
+	s.Helper()
+	begin := fmt.Sprintf("%s\t%d\t", os.Getenv("SETTINGS"), crowd)
+	rows := map[string]string{}
+	for _, work := range works {
+		for _, figure := range []string{oneRuns, allRun, allRemoved} {
+			for _, of := range work.storages {
+				values, base := m.seconds[key(figure, work.name, of.name)], m.seconds[key(figure, work.name, work.storages[0].name)]
+				if len(values) > 0 {
+					rows["startup"] += begin + key(figure, work.name, of.name) + columns(values, base, rounds)
+				}
+			}
+		}
+	}
+	for _, state := range states {
+		times := m.steps[state.name]
+		rows["startup-steps"] += fmt.Sprintf("%s%s\t%s\t%.2f\t%.2f\n", begin, state.name, state.by, percentile(times, 50), percentile(times, 99))
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.requests)) {
+		per := func(column int) float64 { return float64(m.requests[key][column]) / float64(crowd*rounds) }
+		// Fewer are periodic.
+		if per(0) >= 0.1 || per(1) >= 0.1 {
+			rows["startup-requests"] += fmt.Sprintf("%s%s\t%.1f\t%.1f\n", begin, key, per(0), per(1))
+		}
+	}
+	rows["startup-calls"] = fmt.Sprintf("%s%.1f\t%.1f\n", begin, s.mean("CreateVolume"), s.mean("NodePublishVolume"))
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		fmt.Print(rows[name])
+		s.must(os.WriteFile(filepath.Join(os.Getenv("RUN"), name+".rows"), []byte(rows[name]), 0o644))
+	}
+}
+
+// columns has the median and the 99th percentile of values that were measured in rounds, and the ratio of the medians to
+// those of the base: the median one, the least and the largest.
+func columns(values, base []float64, rounds int) string {
+	var ratios []float64
+	size := len(values) / rounds
+	for round := range rounds {
+		median := func(values []float64) float64 { return percentile(values[round*size:(round+1)*size], 50) }
+		ratios = append(ratios, median(values)/median(base))
+	}
+	return fmt.Sprintf("\t%.2f\t%.2f\t%.2f\t%.2f to %.2f\n", percentile(values, 50), percentile(values, 99),
+		percentile(ratios, 50), slices.Min(ratios), slices.Max(ratios))
 }
 
 // percentile returns the smallest value that is at least as large as this percentage of the values.
