@@ -13,6 +13,7 @@
 #        run.sh compare REVISION  measure this version and another one alternately, and print the ratios
 #        run.sh sets         measure a set of 64 members beside one pool, with 10,000 volumes each, and the CPU time of
 #                            100 members without calls
+#        run.sh peers [NAME=COMMAND...]  measure other drivers beside this one; peers.sh says what a command is
 #        run.sh steady       create and delete volumes for DURATION, and compare the first interval with the last
 # Needs: the parts of hack/setup.sh; root, for the mounts.
 # Env:   CARGO_TARGET_DIR  absolute
@@ -27,8 +28,8 @@ cd "$(dirname "$0")/.."
 goal=${1:-tables}
 revision=${2:-}
 case $goal:$# in
-tables:0 | enforcement:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:*) ;;
-*) echo "usage: run.sh [enforcement|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|steady|compare REVISION]" >&2 && exit 64 ;;
+tables:0 | enforcement:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:* | peers:*) ;;
+*) echo "usage: run.sh [enforcement|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 hack/setup.sh
@@ -52,4 +53,5 @@ if [ "$goal" = compare ]; then
     CARGO_TARGET_DIR=$target/compare/target "$sources/hack/musl.sh"
     export OTHER
 fi
+[ "$goal" != peers ] || { shift && exec hack/private-ns.sh benches/peers.sh "$@"; }
 exec hack/private-ns.sh "benches/$goal.sh"
