@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet guest test-kernels test-power clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet e2e-scale guest test-kernels test-power clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -99,6 +99,11 @@ e2e-startup: ## measure the time from claim to Running on such a cluster, and wr
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh startup
+
+e2e-scale: ## measure what a cluster of 200 and 1,000 nodes pays, with up to 100,000 volumes, and write benches/results
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@e2e/run.sh scale
 
 e2e-databases: ## run PostgreSQL, its backups and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
 	@e2e/check.sh

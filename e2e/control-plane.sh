@@ -2,7 +2,7 @@
 # Starts etcd and the Kubernetes control plane in the network namespace it runs in, and returns when it answers.
 #
 # Env:   RUN KUBECONFIG  as in cluster.sh
-#        CONTROLLERS     those that the controller manager runs, default: its own list
+#        CONTROLLERS     those that the controller manager runs, default: its own list; if empty, the command starts it
 #        GATES           the feature gates of the API server, as A=true,B=true
 #        CONTROLLER_QPS  the controller manager's requests per second, twice as many at once; default: its own
 #        AUDIT           the policy of an audit log in $RUN/log/audit, default: none
@@ -48,7 +48,7 @@ for _ in $(seq 240); do
     sleep 0.5
 done
 kubectl get --raw /readyz >/dev/null || { tail -n 20 "$RUN/log/etcd" "$RUN/log/kube-apiserver" >&2 && exit 1; }
-start kube-controller-manager --kubeconfig="$KUBECONFIG" --service-account-private-key-file="$RUN/pki/sa.key" \
+[ -z "${CONTROLLERS-yes}" ] || start kube-controller-manager --kubeconfig="$KUBECONFIG" --service-account-private-key-file="$RUN/pki/sa.key" \
     --root-ca-file="$RUN/pki/apiserver.crt" --use-service-account-credentials=true --leader-elect=false \
     --controllers="${CONTROLLERS:-*}" \
     ${CONTROLLER_QPS:+--kube-api-qps="$CONTROLLER_QPS" --kube-api-burst="$((CONTROLLER_QPS * 2))"}

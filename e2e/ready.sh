@@ -2,10 +2,11 @@
 # Waits until this number of nodes are Ready, and prints the reason if they are not.
 #
 # Usage: ready.sh COUNT
-# Env:   RUN KUBECONFIG  as in cluster.sh
+# Env:   RUN KUBECONFIG CONTROLLERS  as in cluster.sh
 set -eu
 for _ in $(seq 240); do
-    if [ "$(kubectl get nodes 2>/dev/null | grep -c ' Ready')" = "$1" ] && kubectl get sa default >/dev/null 2>&1; then
+    if [ "$(kubectl get nodes 2>/dev/null | grep -c ' Ready')" = "$1" ] &&
+        { [ -z "${CONTROLLERS-yes}" ] || kubectl get sa default >/dev/null 2>&1; }; then
         exit 0
     fi
     sleep 0.5

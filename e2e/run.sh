@@ -11,6 +11,7 @@
 #        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
 #        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
 #        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd
+#        run.sh scale                                        measures the price of many nodes and volumes, and writes the table
 #        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.
@@ -27,6 +28,7 @@
 #                          of the tables, default: benches/results
 #        PEERS, PEER_DIR   of startup: the drivers to compare with, default: local-path. Another, NAME, has its objects in
 #                          PEER_DIR/NAME.yaml, among them a class of its name, and its images in PEER_DIR/NAME.tar
+#        FLEET_VOLUMES     of scale: the numbers of volumes, in ascending order, default: 10000 30000 100000
 #        WAITING           of fleet: how long a claim must wait without the controller, default: 60s
 # Last line: N passed, N failed, N skipped.
 set -eu
@@ -38,9 +40,9 @@ cd "$(dirname "$0")/.."
 . hack/minutes.sh
 what=${1:-}
 case $what in
-parts | scenarios | conformance | release | upgrade | startup | databases | migration | monitoring | machine | fleet) shift ;;
+parts | scenarios | conformance | release | upgrade | startup | databases | migration | monitoring | machine | scale | fleet) shift ;;
 *)
-    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|monitoring|machine|fleet [argument...]" >&2
+    echo "usage: run.sh parts|scenarios|conformance|release|upgrade|startup|databases|migration|monitoring|machine|scale|fleet [argument...]" >&2
     exit 64
     ;;
 esac
@@ -76,7 +78,8 @@ step() { # NAME COMMAND [argument...]
         tee -a "${STEPS:-/dev/null}"
 }
 arch=$(dpkg --print-architecture)
-if [ "$what" = fleet ]; then
+case $what in fleet | scale) kubelets='' ;; *) kubelets=1 ;; esac
+if [ -z "$kubelets" ]; then
     step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --bin rootcellar-migrate --workspace
 elif [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
     step image contained hack/image.sh "$arch"
@@ -87,9 +90,9 @@ if [ "$what" = parts ]; then
     step parts contained e2e/parts.sh conformance
     exit
 fi
-step parts contained e2e/parts.sh "$what"
+step parts contained e2e/parts.sh "$([ -z "$kubelets" ] && echo fleet || echo "$what")"
 step manifests contained hack/manifests.sh check
-if [ "$what" != fleet ]; then
+if [ -n "$kubelets" ]; then
     for name in rootcellar rootcellar-fleet; do
         cp "$target/image/$name-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
         mv "$PARTS/new.tar" "$PARTS/images/${name#rootcellar-}.tar"
@@ -124,7 +127,7 @@ cluster() { # COMMAND [argument...]
 wait_for() { # PID
     wait "$1" || status=$?
 }
-if [ "$what" = fleet ]; then
+if [ -z "$kubelets" ]; then
     step vet contained go -C e2e vet -trimpath ./fleet
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/fleet" ./fleet
 elif [ "$what" != conformance ]; then
@@ -145,11 +148,21 @@ migration)
     export NODE_SETUP="$E2E/migration/disks.sh"
     step migration cluster scenarios -test.timeout 60m -test.run TestMigration "$@"
     ;;
-fleet)
+fleet | scale)
     # Nothing renews the nodes' leases, and the scheduler calls the API server through a proxy of the test.
     export NODES='' CONTROLLERS='*,-node-lifecycle-controller,-taint-eviction-controller' SCHEDULER=''
     export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet" MIGRATE="$target/debug/rootcellar-migrate"
-    step fleet cluster fleet -test.timeout 60m "$@"
+    if [ "$what" = fleet ]; then
+        step fleet cluster fleet -test.timeout 60m -test.run TestFleet "$@"
+    else
+        export CONTROLLERS=''
+        : >"$PARTS/scale.rows"
+        for FLEET_NODES in 200 1000; do
+            export FLEET_NODES
+            step "$FLEET_NODES nodes" cluster fleet -test.timeout 60m -test.run TestScale
+            cat "$RUN/scale.rows" >>"$PARTS/scale.rows"
+        done
+    fi
     ;;
 startup)
     export SLOWER=4 AUDIT="$E2E/audit.yaml" MAX_PODS=$((${PODS:-50} / 2 + 20))
@@ -224,6 +237,10 @@ if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
     table startup-steps "step by p50_s p99_s"
     table startup-requests "client request for_a_start for_a_removal"
     table startup-calls "CreateVolume_ms NodePublishVolume_ms"
+fi
+if [ "$what" = scale ] && [ "$status" -eq 0 ]; then
+    . benches/results.sh
+    { printf 'nodes\tvolumes\tfigure\tvalue\n' && cat "$PARTS/scale.rows"; } | result scale "e2e/run.sh scale"
 fi
 result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
 record() { # TESTS

@@ -196,6 +196,11 @@ func (s *scenario) install() {
 	}
 	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
 	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
+}
+
+// classes creates the classes of the scenarios.
+func (s *scenario) classes() {
+	s.Helper()
 	s.apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
@@ -505,6 +510,7 @@ func (s *scenario) build() {
 	s.Helper()
 	s.must(os.WriteFile(key, []byte("the key of the pages of all drivers\n"), 0o600))
 	s.install()
+	s.classes()
 	rig.scheduling, rig.labelling, rig.fleet = newProxy("scheduler"), newProxy("snapshot-controller"), newProxy("fleet")
 	// The scheduler compares whole percents, so a claim of 64Mi must be one of the smaller nodes' and none of node3's.
 	rig.node1, rig.node2, rig.node3 = s.addNode("node1", "3G"), s.addNode("node2", "3G"), s.addNode("node3", "40G")
