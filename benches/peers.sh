@@ -24,13 +24,21 @@ peer() { # NAME COMMAND
     size=$(stat -L -c %s "/proc/$server/exe")
     for in_flight in 1 8; do
         echo "bench: $1, $in_flight in flight" >&2
-        load --volumes "${VOLUMES:-1000}" --in-flight "$in_flight" >"$work/line" || { [ -s "$work/line" ] || { tail "$log" >&2 && return 1; }; }
+        # A client that cannot clean up prints no line.
+        if ! load --volumes "${VOLUMES:-1000}" --in-flight "$in_flight" >"$work/line" 2>"$work/failed" && [ ! -s "$work/line" ]; then
+            cat "$work/failed" >&2
+            echo "$1, $in_flight in flight: $(head -n 1 "$work/failed")" >>"$work/given-up"
+            break
+        fi
         jq -c --arg driver "$1" --argjson size "$size" '. + {$driver, $size}' "$work/line" >>"$results"
     done
     # Not every driver ends at a SIGTERM.
     kill -KILL "$server"
     wait "$server" 2>/dev/null || :
     server=''
+    awk -v below="$KUBELET/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | sort -r | xargs -r -n 1 umount
+    rm -rf --one-file-system "$KUBELET"
+    mkdir "$KUBELET"
 }
 
 # shellcheck disable=SC2016 # the command expands it
@@ -52,9 +60,9 @@ jq -rs '
         | (("probe", "create", "stage", "publish", "stats", "unpublish", "unstage", "delete") as $call
             | best($own[]; $call; 1; .p50_us; min) as $p50
             | select($p50)
-            | [$name, $call, ($p50 | round), (best($own[]; $call; 8; .per_second; max) | round), ""]),
+            | [$name, $call, ($p50 | round), (best($own[]; $call; 8; .per_second; max) | if . then round else "" end), ""]),
           [$name, "resident", "", "", ([$own[].facts.server.rss_kib] | max)],
           [$name, "program", "", "", ($own[0].size / 1024 | floor)])
     | @tsv' "$results" >"$work/table"
 result peers "benches/run.sh peers NAME=COMMAND..." "${VOLUMES:-1000} volumes on the root filesystem, the best of ${ROUNDS:-3} rounds in turn" \
-    "failed calls: ${failed:-none}" <"$work/table"
+    "failed calls: ${failed:-none}" "given up: $(paste -s -d ';' "$work/given-up" 2>/dev/null || echo nothing)" <"$work/table"
