@@ -28,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -400,13 +401,17 @@ func (s *scenario) node(name string, labels map[string]string, taints []corev1.T
 	maps.Copy(node.Labels, labels)
 	_, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 	s.must(err)
+	patch := func(text string, subresources ...string) {
+		_, err := client.CoreV1().Nodes().Patch(s.Context(), name, types.MergePatchType, []byte(text), metav1.PatchOptions{}, subresources...)
+		s.must(err)
+	}
 	room := `{"cpu": "64", "memory": "256Gi", "pods": "1000"}`
-	s.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
-		"conditions": [{"type": "Ready", "status": "True", "reason": "Rig", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`, room, time.Now().UTC().Format(time.RFC3339)))
+	patch(fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
+		"conditions": [{"type": "Ready", "status": "True", "reason": "Rig", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`, room, time.Now().UTC().Format(time.RFC3339)), "status")
 	// The API server adds a taint to each new node.
 	text, err := json.Marshal(taints)
 	s.must(err)
-	s.kubectl("patch", "node", name, "--type=merge", "--patch", fmt.Sprintf(`{"spec": {"taints": %s}}`, text))
+	patch(fmt.Sprintf(`{"spec": {"taints": %s}}`, text))
 }
 
 // registerDriver does what the kubelet does when it has registered the driver.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,13 +15,14 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"rootcellar.dev/e2e/measure"
 )
 
 // The size of the cluster, of which the first nodes have a driver and a csi-provisioner, and the others watch as one does.
 var (
-	fleetNodes  = number("FLEET_NODES", 1000)
-	realNodes   = number("REAL_NODES", 3)
+	fleetNodes  = measure.Number("FLEET_NODES", 1000)
+	realNodes   = measure.Number("REAL_NODES", 3)
 	fleetVolume = cmp.Or(os.Getenv("FLEET_VOLUMES"), "10000 30000 100000")
 )
 
@@ -37,14 +37,6 @@ const (
 	slowly = 20 * time.Minute
 )
 
-func number(name string, otherwise int) int {
-	found, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(otherwise)))
-	if err != nil {
-		panic(err)
-	}
-	return found
-}
-
 // scale is the measured cluster.
 type scale struct {
 	*scenario
@@ -52,9 +44,9 @@ type scale struct {
 	// nodes are the names of all nodes.
 	nodes    []string
 	watchers *watchers
-	// server, controllers and scheduler are the processes of the control plane.
-	server                 int
-	controllers, scheduler *process
+	// server and controllers are processes of the control plane.
+	server      int
+	controllers *process
 	// volumes is the number of bound claims that nobody touches.
 	volumes int
 	// modelClaim and modelVolume are a bound pair as the sidecars leave it.
@@ -141,17 +133,7 @@ func (c *scale) addNodes() {
 
 // addWatcher adds the objects of a node.
 func (c *scale) addWatcher(name string, classes []storagev1.StorageClass) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, topologyKey: name}}}
-	_, err := client.CoreV1().Nodes().Create(c.Context(), node, metav1.CreateOptions{})
-	c.must(err)
-	now := time.Now().UTC().Format(time.RFC3339)
-	status := fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s, "conditions": [
-		{"type": "Ready", "status": "True", "reason": "Scale", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`,
-		`{"cpu": "64", "memory": "256Gi", "pods": "110"}`, now)
-	_, err = client.CoreV1().Nodes().Patch(c.Context(), name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
-	c.must(err)
-	_, err = client.CoreV1().Nodes().Patch(c.Context(), name, types.MergePatchType, []byte(`{"spec": {"taints": null}}`), metav1.PatchOptions{})
-	c.must(err)
+	c.node(name, map[string]string{topologyKey: name}, nil)
 	(&machine{name: name}).registerDriver(c.scenario)
 	for _, class := range classes {
 		size := resource.MustParse("100Gi")
@@ -318,9 +300,9 @@ func (c *scale) comeAndGo() {
 			return ""
 		})
 	})
-	slices.Sort(seconds)
-	c.row("claim until Bound, of 100 at once: p50, s", seconds[comings/2-1])
-	c.row("claim until Bound, of 100 at once: p99, s", seconds[comings*99/100-1])
+	for _, percent := range []int{50, 99} {
+		c.row(fmt.Sprintf("claim until Bound, of 100 at once: p%d, s", percent), measure.Percentile(seconds, percent))
+	}
 	c.rates("a volume deleted", comings, func() {
 		for _, name := range names {
 			c.must(client.CoreV1().PersistentVolumeClaims(c.namespace).Delete(c.Context(), name, metav1.DeleteOptions{}))
@@ -346,8 +328,8 @@ kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
 clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 `, os.Getenv("KUBECONFIG"))), 0o644))
-	c.scheduler = launch("kube-scheduler", nil, "kube-scheduler", "--config", file, fmt.Sprint("--feature-gates=StorageCapacityScoring=", scoring), "--secure-port=0")
-	defer c.scheduler.kill()
+	scheduler := launch("kube-scheduler", nil, "kube-scheduler", "--config", file, fmt.Sprint("--feature-gates=StorageCapacityScoring=", scoring), "--secure-port=0")
+	defer scheduler.kill()
 	word := map[bool]string{true: "on", false: "off"}[scoring]
 	for _, claims := range []bool{false, true} {
 		kind := map[bool]string{false: "without a claim", true: "with a claim"}[claims]
@@ -377,7 +359,7 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 		// The scheduler has read everything when the first has its node.
 		ask(0)
 		wait(0)
-		before, begin := usageOf(c.scheduler.Process.Pid), time.Now()
+		before, begin := usageOf(scheduler.Process.Pid), time.Now()
 		var asking group
 		for i := range comings {
 			asking.run(func() { ask(i + 1) })
@@ -387,7 +369,7 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 			wait(i + 1)
 		}
 		c.row(fmt.Sprintf("scheduler, scoring %s: pods %s per second", word, kind), comings/time.Since(begin).Seconds())
-		c.row(fmt.Sprintf("scheduler, scoring %s: CPU for a pod %s, ms", word, kind), (usageOf(c.scheduler.Process.Pid).cpu-before.cpu)*1000/comings)
+		c.row(fmt.Sprintf("scheduler, scoring %s: CPU for a pod %s, ms", word, kind), (usageOf(scheduler.Process.Pid).cpu-before.cpu)*1000/comings)
 		for i := range comings + 1 {
 			c.must(client.CoreV1().Pods(c.namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
 			if claims {

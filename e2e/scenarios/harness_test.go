@@ -5,13 +5,11 @@ package scenarios
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"rootcellar.dev/e2e/measure"
 )
 
 const (
@@ -31,13 +31,7 @@ const (
 )
 
 // patience is the time for work that takes seconds on an idle machine, times SLOWER.
-var patience = func() time.Duration {
-	slower, err := strconv.Atoi(cmp.Or(os.Getenv("SLOWER"), "1"))
-	if err != nil {
-		panic(err)
-	}
-	return time.Duration(slower) * 2 * time.Minute
-}()
+var patience = time.Duration(measure.Number("SLOWER", 1)) * 2 * time.Minute
 
 // root is the repository, target its build directory.
 var root, target = filepath.Dir(os.Getenv("E2E")), os.Getenv("CARGO_TARGET_DIR")

@@ -2,12 +2,10 @@ package scenarios
 
 import (
 	"bufio"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -23,18 +21,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
+
+	"rootcellar.dev/e2e/measure"
 )
 
 // crowd is the number of pods that start at once.
-var crowd = fromEnv("PODS", 50)
-
-func fromEnv(name string, otherwise int) int {
-	number, err := strconv.Atoi(cmp.Or(os.Getenv(name), strconv.Itoa(otherwise)))
-	if err != nil {
-		panic(err)
-	}
-	return number
-}
+var crowd = measure.Number("PODS", 50)
 
 // storage is what the volumes of pods are: an emptyDir, or claims of a class, which may be copies of a snapshot.
 type storage struct {
@@ -91,7 +83,7 @@ func startup(s *scenario) {
 
 	h := s.watch()
 	m := &measurements{seconds: map[string][]float64{}, steps: map[string][]float64{}, requests: map[string]*[2]int{}}
-	rounds := fromEnv("ROUNDS", 2)
+	rounds := measure.Number("ROUNDS", 2)
 	for round := range rounds {
 		for i, work := range works {
 			for turn := range work.storages {
@@ -422,7 +414,7 @@ func (s *scenario) write(m *measurements, works []workload, rounds int) {
 	}
 	for _, state := range states {
 		times := m.steps[state.name]
-		rows["startup-steps"] += fmt.Sprintf("%s%s\t%s\t%.2f\t%.2f\n", begin, state.name, state.by, percentile(times, 50), percentile(times, 99))
+		rows["startup-steps"] += fmt.Sprintf("%s%s\t%s\t%.2f\t%.2f\n", begin, state.name, state.by, measure.Percentile(times, 50), measure.Percentile(times, 99))
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.requests)) {
 		per := func(column int) float64 { return float64(m.requests[key][column]) / float64(crowd*rounds) }
@@ -444,17 +436,11 @@ func columns(values, base []float64, rounds int) string {
 	var ratios []float64
 	size := len(values) / rounds
 	for round := range rounds {
-		median := func(values []float64) float64 { return percentile(values[round*size:(round+1)*size], 50) }
+		median := func(values []float64) float64 { return measure.Percentile(values[round*size:(round+1)*size], 50) }
 		ratios = append(ratios, median(values)/median(base))
 	}
-	return fmt.Sprintf("\t%.2f\t%.2f\t%.2f\t%.2f to %.2f\n", percentile(values, 50), percentile(values, 99),
-		percentile(ratios, 50), slices.Min(ratios), slices.Max(ratios))
-}
-
-// percentile returns the smallest value that is at least as large as this percentage of the values.
-func percentile(values []float64, percent int) float64 {
-	rank := math.Ceil(float64(len(values)*percent) / 100)
-	return slices.Sorted(slices.Values(values))[int(rank)-1]
+	return fmt.Sprintf("\t%.2f\t%.2f\t%.2f\t%.2f to %.2f\n", measure.Percentile(values, 50), measure.Percentile(values, 99),
+		measure.Percentile(ratios, 50), slices.Min(ratios), slices.Max(ratios))
 }
 
 // mean returns the average duration of a call in the drivers of all nodes, in milliseconds.
