@@ -410,8 +410,8 @@ fn a_detached_device_keeps_its_number_after_a_restart() {
     for target in &targets {
         sys::detach_loop(File::open(target).unwrap().as_fd()).unwrap();
     }
-    rig.start();
     rig.has_no_loop("pvc");
+    rig.start();
     for target in &targets {
         assert!(is_taken(target), "another program may get the number");
         assert_eq!(
