@@ -351,8 +351,10 @@ func (m *machine) startDriver() {
 var provisionerVersion string
 
 // startProvisioner starts csi-provisioner with the arguments of the chart, and then these.
-func (m *machine) startProvisioner(changes ...string) {
-	env := []string{"NODE_NAME=" + m.name, "NAMESPACE=" + system, "POD_NAME=" + m.pod()}
+func (m *machine) startProvisioner(changes ...string) { m.startProvisionerIn(nil, changes...) }
+
+func (m *machine) startProvisionerIn(env []string, changes ...string) {
+	env = append(env, "NODE_NAME="+m.name, "NAMESPACE="+system, "POD_NAME="+m.pod())
 	m.provisioner = m.sidecar("csi-provisioner", "csi-provisioner"+provisionerVersion, m.provisioning, env, changes...)
 }
 

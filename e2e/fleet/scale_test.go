@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"rootcellar.dev/e2e/measure"
 )
@@ -29,6 +30,8 @@ var (
 const (
 	// comings is the number of volumes that are made and deleted, and of pods that are scheduled.
 	comings = 100
+	// claiming is the number of pods with a claim that are scheduled, which takes the scheduler seconds for each.
+	claiming = 20
 	// lateClass is the class of the chart's whose claims wait for a pod.
 	lateClass = "rootcellar"
 	// idle is the time for which an idle cluster is watched.
@@ -70,7 +73,7 @@ func measureScale(s *scenario) {
 	c.startControllers()
 	c.addNodes()
 	c.model()
-	for _, size := range strings.Fields(fleetVolume) {
+	for i, size := range strings.Fields(fleetVolume) {
 		c.fill(size)
 		c.startOfProvisioner()
 		c.startWatchers()
@@ -79,8 +82,10 @@ func measureScale(s *scenario) {
 		}
 		c.idle()
 		c.comeAndGo()
-		for _, scoring := range []bool{true, false} {
-			c.schedule(scoring)
+		// It depends on the number of nodes.
+		if i == 0 {
+			c.schedule(true)
+			c.schedule(false)
 		}
 		c.watchers.stop()
 		c.startOfController()
@@ -103,9 +108,9 @@ func (c *scale) startControllers() {
 }
 
 // provision starts csi-provisioner without a proxy, with the arguments of the chart.
-func (c *scale) provision(m *machine) {
+func (c *scale) provision(m *machine, env ...string) {
 	m.provisioning = &proxy{config: os.Getenv("KUBECONFIG")}
-	m.startProvisioner("--v=1")
+	m.startProvisionerIn(env, "--v=1")
 }
 
 // addNodes adds all nodes. The capacities of those without a driver are never written again.
@@ -192,7 +197,8 @@ func (c *scale) fill(size string) {
 func (c *scale) copy(i int) {
 	ctx := c.Context()
 	claims, volumes := client.CoreV1().PersistentVolumeClaims(c.namespace), client.CoreV1().PersistentVolumes()
-	uid := fmt.Sprintf("%08d-1111-4222-8333-444444444444", i)
+	// Lists are compressed, so the names are as random as those of real volumes.
+	uid, handle := string(uuid.NewUUID()), strings.ReplaceAll(string(uuid.NewUUID()), "-", "")
 	claim, volume := c.modelClaim.DeepCopy(), c.modelVolume.DeepCopy()
 	name := c.nodes[i%len(c.nodes)]
 	claim.ObjectMeta = metav1.ObjectMeta{Name: fmt.Sprint("data-", i), Annotations: claim.Annotations, Finalizers: claim.Finalizers, ManagedFields: claim.ManagedFields}
@@ -205,7 +211,7 @@ func (c *scale) copy(i int) {
 	c.must(err)
 	volume.ObjectMeta = metav1.ObjectMeta{Name: claim.Spec.VolumeName, Annotations: volume.Annotations, Finalizers: volume.Finalizers, ManagedFields: volume.ManagedFields}
 	volume.Spec.ClaimRef.Name, volume.Spec.ClaimRef.UID = claim.Name, claim.UID
-	volume.Spec.CSI.VolumeHandle = volume.Spec.CSI.VolumeHandle[:len(volume.Spec.CSI.VolumeHandle)-8] + fmt.Sprintf("%08x", i)
+	volume.Spec.CSI.VolumeHandle = volume.Spec.CSI.VolumeHandle[:len(volume.Spec.CSI.VolumeHandle)-len(handle)] + handle
 	volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values = []string{name}
 	volume, err = volumes.Create(ctx, volume, metav1.CreateOptions{})
 	c.must(err)
@@ -214,24 +220,30 @@ func (c *scale) copy(i int) {
 	c.must(err)
 }
 
-// startOfProvisioner measures a csi-provisioner from its start until it has served a claim.
+// startOfProvisioner measures a csi-provisioner from its start until it has served a claim: as the Go runtime collects
+// its garbage by default, and with a limit for its memory.
 func (c *scale) startOfProvisioner() {
 	c.Helper()
-	m, name := c.real[0], fmt.Sprint("first-of-", c.volumes)
-	c.claimFor(name, m.name)
-	before, begin := usageOf(c.server), time.Now()
-	c.provision(m)
-	c.eventually("claim "+name+" is bound", slowly, func() string {
-		if phase := c.theClaim(name).Status.Phase; phase != corev1.ClaimBound {
-			return string(phase)
-		}
-		return ""
-	})
-	c.row("csi-provisioner: start until it has served a claim, s", time.Since(begin).Seconds())
-	usage := usageOf(m.provisioner.Process.Pid)
-	c.row("csi-provisioner: received at its start, MB", usage.received/1e6)
-	c.row("csi-provisioner: peak of its memory, MiB", usage.peak)
-	c.row("API server: CPU for the start of one csi-provisioner, s", usageOf(c.server).cpu-before.cpu)
+	m := c.real[0]
+	for _, limit := range []string{"none", "230MiB"} {
+		name := fmt.Sprintf("first-of-%d-%s", c.volumes, strings.ToLower(limit))
+		c.claimFor(name, m.name)
+		before, begin := usageOf(c.server), time.Now()
+		m.provisioner.kill()
+		c.provision(m, "GOMEMLIMIT="+strings.Replace(limit, "none", "off", 1))
+		c.eventually("claim "+name+" is bound", slowly, func() string {
+			if phase := c.theClaim(name).Status.Phase; phase != corev1.ClaimBound {
+				return string(phase)
+			}
+			return ""
+		})
+		usage, of := usageOf(m.provisioner.Process.Pid), "csi-provisioner, GOMEMLIMIT "+limit
+		c.row(of+": start until it has served a claim, s", time.Since(begin).Seconds())
+		c.row(of+": received at its start, MB", usage.received/1e6)
+		c.row(of+": peak of its memory, MiB", usage.peak)
+		c.row(of+": CPU for its start, s", usage.cpu)
+		c.row(of+": CPU of the API server for its start, s", usageOf(c.server).cpu-before.cpu)
+	}
 }
 
 func (c *scale) startWatchers() {
@@ -332,7 +344,10 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 	defer scheduler.kill()
 	word := map[bool]string{true: "on", false: "off"}[scoring]
 	for _, claims := range []bool{false, true} {
-		kind := map[bool]string{false: "without a claim", true: "with a claim"}[claims]
+		kind, count := "without a claim", comings
+		if claims {
+			kind, count = "with a claim", claiming
+		}
 		name := func(i int) string { return fmt.Sprintf("pod-%d-%v-%v-%d", c.volumes, scoring, claims, i) }
 		ask := func(i int) {
 			var names []string
@@ -361,16 +376,16 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 		wait(0)
 		before, begin := usageOf(scheduler.Process.Pid), time.Now()
 		var asking group
-		for i := range comings {
+		for i := range count {
 			asking.run(func() { ask(i + 1) })
 		}
 		asking.Wait()
-		for i := range comings {
+		for i := range count {
 			wait(i + 1)
 		}
-		c.row(fmt.Sprintf("scheduler, scoring %s: pods %s per second", word, kind), comings/time.Since(begin).Seconds())
-		c.row(fmt.Sprintf("scheduler, scoring %s: CPU for a pod %s, ms", word, kind), (usageOf(scheduler.Process.Pid).cpu-before.cpu)*1000/comings)
-		for i := range comings + 1 {
+		c.row(fmt.Sprintf("scheduler, scoring %s: pods %s per second", word, kind), float64(count)/time.Since(begin).Seconds())
+		c.row(fmt.Sprintf("scheduler, scoring %s: CPU for a pod %s, ms", word, kind), (usageOf(scheduler.Process.Pid).cpu-before.cpu)*1000/float64(count))
+		for i := range count + 1 {
 			c.must(client.CoreV1().Pods(c.namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
 			if claims {
 				c.must(client.CoreV1().PersistentVolumeClaims(c.namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))

@@ -116,7 +116,8 @@ func (w *watchers) count(body io.Reader) error {
 
 // usage is that of a process since its start.
 type usage struct {
-	// cpu is in seconds, received in bytes; resident and peak are in MiB.
+	// cpu is in seconds, received in bytes; resident and peak are in MiB. The peak is without the pages of files, which a
+	// full memory limit reclaims.
 	cpu, received, resident, peak float64
 }
 
@@ -144,7 +145,7 @@ func usageOf(pid int) usage {
 	status := read("status")
 	return usage{
 		cpu: (user + system) / 100, received: number(read("io"), "rchar"),
-		resident: number(status, "VmRSS") / 1024, peak: number(status, "VmHWM") / 1024,
+		resident: number(status, "VmRSS") / 1024, peak: (number(status, "VmHWM") - number(status, "RssFile")) / 1024,
 	}
 }
 
