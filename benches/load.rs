@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +65,14 @@ struct Args {
     /// Write this number of files into each timed volume before it is unpublished and deleted
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     files: usize,
+
+    /// Run this shell command on each timed volume while it is published; VOLUME names its target
+    #[arg(long, value_name = "COMMAND")]
+    during: Option<String>,
+
+    /// Request block volumes
+    #[arg(long, conflicts_with_all = ["files", "snapshots"])]
+    block: bool,
 
     /// Write a block into each volume that is not timed, and create a snapshot of it, which stays
     #[arg(long, requires = "measure")]
@@ -164,6 +172,7 @@ async fn run(args: Args) -> Result<bool, String> {
         target_dir: args.target_dir.clone(),
         size: args.size,
         parameters: args.parameters.iter().cloned().collect::<BTreeMap<_, _>>(),
+        block: args.block,
         patience: args.timeout,
     };
     let driver = Arc::new(Driver::connect(socket, wanted).await?);
@@ -271,6 +280,7 @@ async fn lives(driver: &Arc<Driver>, count: usize, args: &Args) -> Result<Vec<Ph
             for volume in &on {
                 fill_with_files(volume.target(), args.files)
                     .map_err(|error| format!("cannot put files into a volume: {error}"))?;
+                run_on(volume.target(), args.during.as_deref())?;
             }
         }
         phases.push(client::phase(driver, call.name(), call, &on, args.work.in_flight).await);
@@ -287,6 +297,22 @@ async fn lives(driver: &Arc<Driver>, count: usize, args: &Args) -> Result<Vec<Ph
 fn made(volumes: &[Arc<Volume>]) -> Vec<Arc<Volume>> {
     let made = volumes.iter().filter(|volume| volume.is_made());
     made.cloned().collect()
+}
+
+/// Runs the command of --during on a published volume.
+fn run_on(target: &Path, command: Option<&str>) -> Result<(), String> {
+    let Some(command) = command else {
+        return Ok(());
+    };
+    let status = Command::new("sh")
+        .args(["-c", command])
+        .env("VOLUME", target)
+        .status()
+        .map_err(|error| format!("cannot run sh: {error}"))?;
+    if !status.success() {
+        return Err(format!("the command on a volume failed: {status}"));
+    }
+    Ok(())
 }
 
 /// Writes files and syncs them, because the files of a deleted volume are usually on the disk.

@@ -9,13 +9,14 @@
 #        run.sh reclaim [FILESYSTEM...]  measure the removal of trees beside rm -rf
 #        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
 #        run.sh images [FILESYSTEM...]   measure images beside directories, and publish 200 images
+#        run.sh data [FILESYSTEM...]     measure reads and writes of volumes of each kind beside the bare filesystem, with fio
 #        run.sh imports      measure the import of 100,000 files by rename, and in a guest whose kernel enforces sizes
 #        run.sh compare REVISION  measure this version and another one alternately, and print the ratios
 #        run.sh sets         measure a set of 64 members beside one pool, with 10,000 volumes each, and the CPU time of
 #                            100 members without calls
 #        run.sh peers [NAME=COMMAND...]  measure other drivers beside this one; peers.sh says what a command is
 #        run.sh steady       create and delete volumes for DURATION, and compare the first interval with the last
-# Needs: the parts of hack/setup.sh; root, for the mounts.
+# Needs: the parts of hack/setup.sh; root, for the mounts; for data, fio.
 # Env:   CARGO_TARGET_DIR  absolute
 #        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
 #        RESULTS           the directory of the tables, default: benches/results
@@ -28,10 +29,11 @@ cd "$(dirname "$0")/.."
 goal=${1:-tables}
 revision=${2:-}
 case $goal:$# in
-tables:0 | enforcement:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:* | peers:*) ;;
-*) echo "usage: run.sh [enforcement|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
+tables:0 | enforcement:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:* | data:* | peers:*) ;;
+*) echo "usage: run.sh [enforcement|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
+[ "$goal" != data ] || command -v fio >/dev/null || { echo "bench: install the Debian package fio" >&2 && exit 1; }
 hack/setup.sh
 case $goal in
 reclaim | copies | images | imports) exec hack/private-ns.sh benches/beside.sh "$@" ;;
@@ -53,5 +55,7 @@ if [ "$goal" = compare ]; then
     CARGO_TARGET_DIR=$target/compare/target "$sources/hack/musl.sh"
     export OTHER
 fi
-[ "$goal" != peers ] || { shift && exec hack/private-ns.sh benches/peers.sh "$@"; }
+case $goal in
+peers | data) shift && exec hack/private-ns.sh "benches/$goal.sh" "$@" ;;
+esac
 exec hack/private-ns.sh "benches/$goal.sh"

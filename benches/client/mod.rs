@@ -13,7 +13,7 @@ use rootcellar::csi::controller_client::ControllerClient;
 use rootcellar::csi::identity_client::IdentityClient;
 use rootcellar::csi::node_client::NodeClient;
 use rootcellar::csi::volume_capability::access_mode::Mode;
-use rootcellar::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use rootcellar::csi::{self, controller_service_capability as controller_can};
 use rootcellar::csi::{VolumeCapability, node_service_capability as node_can};
 use tonic::Status;
@@ -32,6 +32,7 @@ pub(crate) struct Wanted {
     pub(crate) target_dir: PathBuf,
     pub(crate) size: i64,
     pub(crate) parameters: BTreeMap<String, String>,
+    pub(crate) block: bool,
     pub(crate) patience: Duration,
 }
 
@@ -249,7 +250,7 @@ impl Driver {
                 required_bytes: self.wanted.size,
                 limit_bytes: 0,
             }),
-            volume_capabilities: vec![capability()],
+            volume_capabilities: vec![self.capability()],
             parameters: self.wanted.parameters.clone().into_iter().collect(),
             accessibility_requirements: self.topology.is_some().then(|| csi::TopologyRequirement {
                 requisite: topologies.clone(),
@@ -270,7 +271,7 @@ impl Driver {
     /// Sends the provisioner's request for each class and segment.
     async fn capacity(&self) -> Result<(), Status> {
         let request = csi::GetCapacityRequest {
-            volume_capabilities: vec![capability()],
+            volume_capabilities: vec![self.capability()],
             parameters: self.wanted.parameters.clone().into_iter().collect(),
             accessible_topology: self.topology.clone(),
         };
@@ -312,7 +313,7 @@ impl Driver {
         let path = |path: &Path| path.to_string_lossy().into_owned();
         let (target_path, staging_target_path) = (path(&volume.target), path(&volume.staging));
         let volume_context: HashMap<_, _> = made.volume_context.clone();
-        let volume_capability = Some(capability());
+        let volume_capability = Some(self.capability());
         match call {
             Call::Stage => {
                 let request = csi::NodeStageVolumeRequest {
@@ -357,6 +358,21 @@ impl Driver {
                 };
                 node.node_get_volume_stats(request).await.map(drop)
             }
+        }
+    }
+
+    /// Returns a capability that every driver of such volumes accepts.
+    fn capability(&self) -> VolumeCapability {
+        let access_type = if self.wanted.block {
+            AccessType::Block(BlockVolume {})
+        } else {
+            AccessType::Mount(MountVolume::default())
+        };
+        VolumeCapability {
+            access_mode: Some(AccessMode {
+                mode: Mode::SingleNodeWriter.into(),
+            }),
+            access_type: Some(access_type),
         }
     }
 
@@ -445,14 +461,4 @@ fn code_name(code: tonic::Code) -> String {
 fn made(volume: &Volume) -> Result<&csi::Volume, Status> {
     let unmade = || Status::failed_precondition("the volume was never made");
     volume.made.get().ok_or_else(unmade)
-}
-
-/// Returns a capability that every driver of mounts accepts.
-fn capability() -> VolumeCapability {
-    VolumeCapability {
-        access_mode: Some(AccessMode {
-            mode: Mode::SingleNodeWriter.into(),
-        }),
-        access_type: Some(AccessType::Mount(MountVolume::default())),
-    }
 }
