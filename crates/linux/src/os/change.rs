@@ -261,7 +261,12 @@ impl Os {
     pub fn chmod(&self, file: impl AsFd, mode: u32) -> Outcome {
         let mode = Mode::from_raw_mode(mode);
         self.on_file(Step::Chmod, file, |file| {
-            rustix::fs::chmodat(CWD, own_link(file), mode, AtFlags::empty())
+            match rustix::fs::fchmod(file, mode) {
+                Err(Errno::BADF) => {
+                    rustix::fs::chmodat(CWD, own_link(file), mode, AtFlags::empty())
+                }
+                set => set,
+            }
         })
     }
 

@@ -1,5 +1,8 @@
 //! System calls of a tree copy: they open the source, read an inode's attributes, and write content
 //! and attributes of the target.
+//!
+//! A descriptor that was opened with `O_PATH` is refused with EBADF, and is reached by its link in /proc.
+//! Each lookup of such a link makes an entry in /proc, so other descriptors are used directly.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,16 +25,23 @@ const MAX_ATTRIBUTE: usize = 64 * 1024;
 /// The names of an inode's extended attributes, each with a NUL at its end; empty if the filesystem has
 /// no extended attributes.
 pub fn attributes(file: impl AsFd) -> Outcome<Vec<u8>> {
-    let link = own_link(file);
-    match read_growing(|buffer| rustix::fs::listxattr(&link, spare_capacity(buffer))) {
+    let list = |names: &mut Vec<u8>| match rustix::fs::flistxattr(&file, spare_capacity(names)) {
+        Err(Errno::BADF) => rustix::fs::listxattr(own_link(&file), spare_capacity(names)),
+        listed => listed,
+    };
+    match read_growing(list) {
         Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
         names => names,
     }
 }
 
 pub fn attribute(file: impl AsFd, name: &CStr) -> Outcome<Vec<u8>> {
-    let link = own_link(file);
-    read_growing(|buffer| rustix::fs::getxattr(&link, name, spare_capacity(buffer)))
+    read_growing(
+        |value| match rustix::fs::fgetxattr(&file, name, spare_capacity(value)) {
+            Err(Errno::BADF) => rustix::fs::getxattr(own_link(&file), name, spare_capacity(value)),
+            read => read,
+        },
+    )
 }
 
 /// Reads into a small buffer, or into one of the maximum size.
@@ -133,7 +143,11 @@ impl Os {
 
     pub fn set_attribute(&self, file: impl AsFd, name: &CStr, value: &[u8]) -> Outcome {
         self.on_file(Step::SetAttribute, file, |file| {
-            rustix::fs::setxattr(own_link(file), name, value, XattrFlags::empty())
+            let flags = XattrFlags::empty();
+            match rustix::fs::fsetxattr(file, name, value, flags) {
+                Err(Errno::BADF) => rustix::fs::setxattr(own_link(file), name, value, flags),
+                set => set,
+            }
         })
     }
 
@@ -148,7 +162,10 @@ impl Os {
             last_modification: timespec(of.stx_mtime),
         };
         self.on_file(Step::SetTimes, file, |file| {
-            rustix::fs::utimensat(file, "", &times, AtFlags::EMPTY_PATH)
+            match rustix::fs::futimens(file, &times) {
+                Err(Errno::BADF) => rustix::fs::utimensat(file, "", &times, AtFlags::EMPTY_PATH),
+                set => set,
+            }
         })
     }
 
