@@ -93,28 +93,26 @@ impl Pool {
         Policy::new(&self.options, disk.accounts(), disk.is_on_root_disk())
     }
 
-    /// Measures the filesystem and the charges of all volumes that have a size. A pod may write or
-    /// delete meanwhile, so each charge is read twice and the smaller value counts: a charge adds to
-    /// the free space.
-    pub(super) fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
+    /// Measures the charges of all volumes that have a size, then the filesystem, for a report. What a pod deletes
+    /// in between counts as charged and as free.
+    fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
         let at = Instant::now();
         let mut charged = if disk.accounts() {
             self.state.charged()
         } else {
             Vec::new()
         };
-        let read = |charged: &mut Vec<Charged>| -> Result<(), Fault> {
-            for volume in charged {
-                let bytes = disk.quota.usage(volume.quota_id);
-                let bytes = bytes.context("ask what a volume uses")?;
-                volume.bytes = volume.bytes.min(bytes);
-            }
-            Ok(())
-        };
-        read(&mut charged)?;
+        read_charges(disk, &mut charged)?;
         let space = disk.space()?;
-        read(&mut charged)?;
         Ok(Measurement { at, space, charged })
+    }
+
+    /// As [`Pool::measure`], for a grant. A pod may write or delete meanwhile, so each charge is read again and
+    /// the smaller value counts: a charge adds to the free space.
+    pub(super) fn measure_for_grant(&self, disk: &Disk) -> Result<Measurement, Fault> {
+        let mut measurement = self.measure(disk)?;
+        read_charges(disk, &mut measurement.charged)?;
+        Ok(measurement)
     }
 
     /// Counts the bytes of a tree that became a volume no longer as other data. It is only for pools that
@@ -164,4 +162,14 @@ impl Pool {
         }
         true
     }
+}
+
+/// Reads charges again, and keeps the smaller values.
+fn read_charges(disk: &Disk, charged: &mut [Charged]) -> Result<(), Fault> {
+    for volume in charged {
+        let bytes = disk.quota.usage(volume.quota_id);
+        let bytes = bytes.context("ask what a volume uses")?;
+        volume.bytes = volume.bytes.min(bytes);
+    }
+    Ok(())
 }

@@ -162,7 +162,7 @@ impl Pool {
         };
         match grant(&uncharged) {
             Err(Error::NoSpace { .. } | Error::NoEmptyDisk { .. }) if policy.counted => {
-                let measured = self.measure(&disk);
+                let measured = self.measure_for_grant(&disk);
                 grant(&measured.map_err(|fault| self.classify(fault))?)
             }
             granted => granted,
