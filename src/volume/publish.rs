@@ -370,9 +370,10 @@ fn shown(entry: &Entry) -> Shown {
     }
 }
 
-/// Whether a mount is of a loop device: of its node, or of the filesystem on it.
+/// Whether a mount is of the node of a loop device, or of the filesystem on a device of the driver. A pool may be on
+/// another loop device.
 fn shows_device(mounted: &Status) -> bool {
-    mounted.rdev.0 == loops::MAJOR || mounted.id.device.0 == loops::MAJOR
+    mounted.rdev.0 == loops::MAJOR || loops::may_be_own(mounted.id.device)
 }
 
 /// The content of a volume for a mount. The root of an unused image gets its owner and mode.
