@@ -2,7 +2,7 @@
 //!
 //! A volume is known by the hash in its id, which the name of its directory contains in every pool.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -18,7 +18,8 @@ pub(crate) type Use = Option<AccessMode>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Publications {
-    targets: Mutex<BTreeMap<PathBuf, (NameHash, Use)>>,
+    /// Not ordered, because every publish asks for all directories above its target, and an order compares paths.
+    targets: Mutex<HashMap<PathBuf, (NameHash, Use)>>,
     /// The devices of published block volumes. While the driver has a device open, it keeps its file and its
     /// number, also if the pod detaches it.
     devices: Mutex<BTreeMap<loops::Number, Held>>,
@@ -117,11 +118,15 @@ impl Publications {
         above.any(|above| targets.contains_key(above))
     }
 
+    /// The targets of a volume, in the order of their paths.
     pub(crate) fn of(&self, volume: NameHash) -> Vec<(PathBuf, Use)> {
         let targets = lock(&self.targets);
         let own = targets.iter().filter(|(_, (of, _))| *of == volume);
-        own.map(|(path, (_, usage))| (path.clone(), *usage))
-            .collect()
+        let mut own: Vec<_> = own
+            .map(|(path, (_, usage))| (path.clone(), *usage))
+            .collect();
+        own.sort_by(|(one, _), (other, _)| one.cmp(other));
+        own
     }
 
     /// The volume that is published at a target, and its access mode there.

@@ -344,12 +344,12 @@ fn a_retired_pool_is_served_again_once_it_is_adopted() {
     rename(&node, "away", "pool");
     let found = volume.id.pool();
     for _ in 0..2 {
-        volumes.check_pools();
+        volumes.find_members();
         assert_eq!(unavailable(&volumes), Some(Unavailable::Retired { found }));
     }
     assert_eq!(node.names("volumes").len(), 1);
     assert_eq!(adopt(&node).unwrap().volumes, 1);
-    volumes.check_pools();
+    volumes.find_members();
     assert_eq!(volumes.list(usize::MAX, "").unwrap().objects, [volume]);
 }
 
