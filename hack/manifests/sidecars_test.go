@@ -44,6 +44,36 @@ snapshots: {logLevel: 3, extraArgs: ["--vmodule=a=1,b=2", "--retry-interval-star
 	}
 }
 
+// The memory limits of the sidecars that watch all volumes grow with their number, and nothing else changes.
+func TestClusterVolumes(t *testing.T) {
+	plain := containers(t, objects(t, withSnapshots))
+	same(t, containers(t, objects(t, withSnapshots, "--set=clusterVolumes=10000")), plain)
+	large := containers(t, objects(t, withSnapshots, "--set=clusterVolumes=100000"))
+	for _, name := range []string{"csi-provisioner", "csi-resizer"} {
+		limits := large[name].Resources.Limits
+		memory := limits[corev1.ResourceMemory]
+		same(t, memory.String(), "1928Mi")
+		limits[corev1.ResourceMemory] = plain[name].Resources.Limits[corev1.ResourceMemory]
+	}
+	same(t, large, plain)
+
+	// A limit of the user stays, and so does its absence.
+	for resources, limit := range map[string]string{
+		"{limits: {memory: 4Gi}, requests: {memory: 4Gi}}": "4Gi",
+		"{limits: {memory: 1073741824}}":                   "1073741824",
+		"{limits: {memory: null}}":                         "0",
+		"{limits: null}":                                   "0",
+		"null":                                             "0",
+	} {
+		own := fmt.Sprintf("clusterVolumes: 30000\nprovisioner: {resources: %[1]s}\nresizer: {resources: %[1]s}\n", resources)
+		found := containers(t, objects(t, values(t, own)))
+		for _, name := range []string{"csi-provisioner", "csi-resizer"} {
+			memory := found[name].Resources.Limits[corev1.ResourceMemory]
+			same(t, memory.String(), limit)
+		}
+	}
+}
+
 // Each page has a port of its own in its pod, which a PodMonitor and a NetworkPolicy select by its name.
 func TestPorts(t *testing.T) {
 	found := objects(t, withSnapshots, withFleet, "--set=httpAddress=[::]")
@@ -103,6 +133,7 @@ func TestSidecarMistakes(t *testing.T) {
 		{"registration elsewhere", "registrar: {extraArgs: [--plugin-registration-path=/a]}", "leave --plugin-registration-path out"},
 		{"profiles for every pod", "resizer: {extraArgs: [--enable-pprof]}", "leave --enable-pprof out; it would show the sidecar's memory"},
 		{"volumes without a node", "provisioner: {extraArgs: [\"--feature_gates=A=true,Topology=false\"]}", "leave the feature gate Topology out"},
+		{"no volumes", "clusterVolumes: 0", "at '/clusterVolumes'"},
 		{"short flag", "provisioner: {extraArgs: [-v=5]}", "at '/provisioner/extraArgs/0'"},
 		{"no flag", "provisioner: {extraArgs: [serve]}", "at '/provisioner/extraArgs/0'"},
 		{"flag and value in one", "provisioner: {extraArgs: [--retry-interval-start 5s]}", "at '/provisioner/extraArgs/0'"},

@@ -4,6 +4,18 @@
 - --kube-api-burst={{ .Values.kubeApi.burst }}
 {{- end -}}
 
+{{/* The resources of a sidecar that keeps all claims and volumes of the cluster in memory. Takes context and resources.
+A limit other than the default stays. benches/results/scale.tsv has its memory at each number of volumes. */}}
+{{- define "rootcellar.watcherResources" -}}
+{{- $resources := deepCopy (.resources | default dict) -}}
+{{- $volumes := int .context.Values.clusterVolumes -}}
+{{- $limits := $resources.limits | default dict -}}
+{{- if and (gt $volumes 10000) (eq (toString (get $limits "memory")) "256Mi") -}}
+{{- $_ := set $limits "memory" (printf "%dMi" (add 128 (div (mul $volumes 18) 1000))) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
 {{- define "rootcellar.provisionerArgs" -}}
 - --csi-address=/csi/csi.sock
 - --node-deployment
