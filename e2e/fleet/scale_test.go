@@ -76,18 +76,20 @@ func measureScale(s *scenario) {
 	for i, size := range strings.Fields(fleetVolume) {
 		c.fill(size)
 		c.startOfProvisioner()
-		c.startWatchers()
 		for _, m := range c.real[1:] {
 			c.provision(m)
 		}
-		c.idle()
-		c.comeAndGo()
-		// It depends on the number of nodes.
+		// The rates depend on the number of nodes, and take many minutes.
 		if i == 0 {
-			c.schedule(true)
-			c.schedule(false)
+			c.startWatchers()
+			c.idle()
+			c.comeAndGo()
+			c.schedule("scoring on", true, 0)
+			c.schedule("scoring off", false, 0)
+			c.schedule("percentageOfNodesToScore 10", true, 10)
+			c.watchers.stop()
 		}
-		c.watchers.stop()
+		c.row("API server: memory, MiB", usageOf(c.server).resident)
 		c.startOfController()
 		c.stopRest()
 	}
@@ -330,25 +332,27 @@ func (c *scale) comeAndGo() {
 	})
 }
 
-// schedule measures how fast claims get a node.
-func (c *scale) schedule(scoring bool) {
+// schedule measures how fast claims get a node. The percentage is of the nodes that the scheduler compares; 0: its own.
+func (c *scale) schedule(settings string, scoring bool, percentage int) {
 	c.Helper()
 	file := filepath.Join(run, "scheduler.yaml")
 	c.must(os.WriteFile(file, []byte(fmt.Sprintf(`
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
+percentageOfNodesToScore: %d
 clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
-`, os.Getenv("KUBECONFIG"))), 0o644))
+`, percentage, os.Getenv("KUBECONFIG"))), 0o644))
 	scheduler := launch("kube-scheduler", nil, "kube-scheduler", "--config", file, fmt.Sprint("--feature-gates=StorageCapacityScoring=", scoring), "--secure-port=0")
 	defer scheduler.kill()
-	word := map[bool]string{true: "on", false: "off"}[scoring]
 	for _, claims := range []bool{false, true} {
 		kind, count := "without a claim", comings
 		if claims {
 			kind, count = "with a claim", claiming
 		}
-		name := func(i int) string { return fmt.Sprintf("pod-%d-%v-%v-%d", c.volumes, scoring, claims, i) }
+		name := func(i int) string {
+			return fmt.Sprintf("pod-%d-%v-%d-%v-%d", c.volumes, scoring, percentage, claims, i)
+		}
 		ask := func(i int) {
 			var names []string
 			if claims {
@@ -383,8 +387,8 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 		for i := range count {
 			wait(i + 1)
 		}
-		c.row(fmt.Sprintf("scheduler, scoring %s: pods %s per second", word, kind), float64(count)/time.Since(begin).Seconds())
-		c.row(fmt.Sprintf("scheduler, scoring %s: CPU for a pod %s, ms", word, kind), (usageOf(scheduler.Process.Pid).cpu-before.cpu)*1000/float64(count))
+		c.row(fmt.Sprintf("scheduler, %s: pods %s per second", settings, kind), float64(count)/time.Since(begin).Seconds())
+		c.row(fmt.Sprintf("scheduler, %s: CPU for a pod %s, ms", settings, kind), (usageOf(scheduler.Process.Pid).cpu-before.cpu)*1000/float64(count))
 		for i := range count + 1 {
 			c.must(client.CoreV1().Pods(c.namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
 			if claims {

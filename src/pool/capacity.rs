@@ -93,8 +93,8 @@ impl Pool {
         Policy::new(&self.options, disk.accounts(), disk.is_on_root_disk())
     }
 
-    /// Measures the charges of all volumes that have a size, then the filesystem, for a report. What a pod deletes
-    /// in between counts as charged and as free.
+    /// Measures the charges of all volumes that have a size, then the filesystem, for a report. The bytes
+    /// that a pod deletes in between count as charged and as free.
     fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
         let at = Instant::now();
         let mut charged = if disk.accounts() {

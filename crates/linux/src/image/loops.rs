@@ -171,7 +171,7 @@ fn next_number() -> u32 {
     NUMBERS.start + TRIED.fetch_add(1, Ordering::Relaxed) % count
 }
 
-/// Whether a device may be one of the driver's, without a look at sysfs. The minor number is at least the number in
+/// Whether a device may be one of the driver's, without reading sysfs. The minor number is at least the number in
 /// the name: it is more if the kernel reserves minor numbers for partitions.
 pub fn may_be_own(device: Number) -> bool {
     device.0 == MAJOR && device.1 >= NUMBERS.start
