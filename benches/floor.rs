@@ -117,19 +117,24 @@ fn run(args: &Args) -> Result<bool, String> {
         phases.push(floor.phase("fill", &fill, Floor::create));
     }
     let volumes = floor.volumes(timed);
-    for volume in &volumes {
+    let shown = &fill[..args.work.published.min(present)];
+    for volume in volumes.iter().chain(shown) {
         targets::make_parent(&volume.target)
             .map_err(told("make the directory above", &volume.target))?;
     }
+    phases.push(floor.phase("untimed", shown, Floor::publish));
     phases.push(hand_over(timed));
     phases.push(floor.phase("create", &volumes, Floor::create));
     phases.push(floor.phase("publish", &volumes, Floor::publish));
     phases.push(floor.phase("stats", &volumes, Floor::stats));
     phases.push(floor.phase("unpublish", &volumes, Floor::unpublish));
     phases.push(floor.phase("delete", &volumes, Floor::delete));
+    phases.push(floor.phase("untimed", shown, Floor::unpublish));
     let mut left = 0;
     for volume in &volumes {
         left += usize::from(floor.reclaim(volume).is_err());
+    }
+    for volume in volumes.iter().chain(shown) {
         left += usize::from(targets::remove_parents(&volume.target).is_err());
     }
     if !args.keep {

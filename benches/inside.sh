@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Sourced by tables.sh, enforcement.sh, sets.sh, peers.sh, data.sh, compare.sh and steady.sh, which run.sh starts in a
-# private mount namespace.
+# Sourced by tables.sh, enforcement.sh, ceiling.sh, sets.sh, peers.sh, data.sh, compare.sh and steady.sh, which run.sh
+# starts in a private mount namespace.
 # Creates a work directory, starts a server in it, and removes both at the end of the script, in any case.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR

@@ -182,6 +182,9 @@ async fn run(args: Args) -> Result<bool, String> {
     };
     let fill = driver.volumes(present);
     let mut phases = filled(&driver, &fill, &args).await;
+    let mut shown = made(&fill);
+    shown.truncate(args.work.published);
+    phases.extend(shown_by(&driver, [Call::Stage, Call::Publish], &shown).await?);
     let mut good = true;
     if let Some(lasts) = args.lasts {
         let (interval, in_flight, json) = (args.interval, args.work.in_flight, args.json);
@@ -198,6 +201,7 @@ async fn run(args: Args) -> Result<bool, String> {
         phases.extend(lives(&driver, timed, &args).await?);
     }
     let server = Process::look(pid)?;
+    phases.extend(shown_by(&driver, [Call::Unpublish, Call::Unstage], &shown).await?);
     if !args.keep && present > 0 {
         phases.push(untimed(&driver, "clear", Call::Delete, &made(&fill)).await);
     }
@@ -231,6 +235,36 @@ async fn filled(driver: &Arc<Driver>, fill: &[Arc<Volume>], args: &Args) -> Vec<
 /// Makes one call on every volume that is not timed.
 async fn untimed(driver: &Arc<Driver>, name: &str, call: Call, on: &[Arc<Volume>]) -> Phase {
     client::phase(driver, name, call, on, UNTIMED_IN_FLIGHT).await
+}
+
+/// Publishes or unpublishes the volumes of --published, by those of two calls that the driver has.
+async fn shown_by(
+    driver: &Arc<Driver>,
+    calls: [Call; 2],
+    shown: &[Arc<Volume>],
+) -> Result<Vec<Phase>, String> {
+    let told = |error| format!("cannot make or remove targets: {error}");
+    let mut phases = Vec::new();
+    if calls.contains(&Call::Publish) {
+        shown
+            .iter()
+            .try_for_each(|it| it.make_places())
+            .map_err(told)?;
+    }
+    let calls = driver
+        .life()
+        .into_iter()
+        .filter(|call| calls.contains(call));
+    for call in calls.filter(|_| !shown.is_empty()) {
+        phases.push(untimed(driver, "untimed", call, shown).await);
+        if call == Call::Unpublish {
+            shown
+                .iter()
+                .try_for_each(|it| it.remove_places())
+                .map_err(told)?;
+        }
+    }
+    Ok(phases)
 }
 
 /// Makes the calls that concern no volume.

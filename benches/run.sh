@@ -10,6 +10,7 @@
 #        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
 #        run.sh images [FILESYSTEM...]   measure images beside directories, and publish 200 images
 #        run.sh data [FILESYSTEM...]     measure reads and writes of volumes of each kind beside the bare filesystem, with fio
+#        run.sh ceiling      measure a node with 10,000 volumes and 500 pods beside the bare system calls
 #        run.sh imports      measure the import of 100,000 files by rename, and in a guest whose kernel enforces sizes
 #        run.sh compare REVISION  measure this version and another one alternately, and print the ratios
 #        run.sh sets         measure a set of 64 members beside one pool, with 10,000 volumes each, and the CPU time of
@@ -29,8 +30,8 @@ cd "$(dirname "$0")/.."
 goal=${1:-tables}
 revision=${2:-}
 case $goal:$# in
-tables:0 | enforcement:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:* | data:* | peers:*) ;;
-*) echo "usage: run.sh [enforcement|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
+tables:0 | enforcement:1 | ceiling:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:* | data:* | peers:*) ;;
+*) echo "usage: run.sh [enforcement|ceiling|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 [ "$goal" != data ] || command -v fio >/dev/null || { echo "bench: install the Debian package fio" >&2 && exit 1; }

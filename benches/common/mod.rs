@@ -19,6 +19,10 @@ pub(crate) struct Work {
     #[arg(long, value_name = "M")]
     pub(crate) measure: Option<usize>,
 
+    /// Publish this number of the volumes that are not timed, and unpublish them at the end
+    #[arg(long, value_name = "P", default_value_t = 0, requires = "measure")]
+    pub(crate) published: usize,
+
     /// Keep this number of operations in flight
     #[arg(long, value_name = "C", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..))]
