@@ -164,7 +164,7 @@ impl Pool {
     }
 }
 
-/// Reads charges again, and keeps the smaller values.
+/// Reads charges, and keeps the smaller of each value and the one before.
 fn read_charges(disk: &Disk, charged: &mut [Charged]) -> Result<(), Fault> {
     for volume in charged {
         let bytes = disk.quota.usage(volume.quota_id);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-use super::open::own_link;
+use super::open::or_by_link;
 use super::status::{Outcome, status};
 
 /// A system call that changes a disk.
@@ -261,12 +261,9 @@ impl Os {
     pub fn chmod(&self, file: impl AsFd, mode: u32) -> Outcome {
         let mode = Mode::from_raw_mode(mode);
         self.on_file(Step::Chmod, file, |file| {
-            match rustix::fs::fchmod(file, mode) {
-                Err(Errno::BADF) => {
-                    rustix::fs::chmodat(CWD, own_link(file), mode, AtFlags::empty())
-                }
-                set => set,
-            }
+            or_by_link(file, rustix::fs::fchmod(file, mode), |link| {
+                rustix::fs::chmodat(CWD, link, mode, AtFlags::empty())
+            })
         })
     }
 

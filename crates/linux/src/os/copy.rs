@@ -1,8 +1,5 @@
 //! System calls of a tree copy: they open the source, read an inode's attributes, and write content
 //! and attributes of the target.
-//!
-//! A descriptor that was opened with `O_PATH` is refused with EBADF, and is reached by its link in /proc.
-//! Each lookup of such a link makes an entry in /proc, so other descriptors are used directly.
 
 use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::change::{At, Os, Step};
-use super::open::{open_beneath, own_link};
+use super::open::{open_beneath, or_by_link};
 use super::status::Outcome;
 
 /// The maximum size of the list of an inode's extended attributes, and of one value:
@@ -25,9 +22,11 @@ const MAX_ATTRIBUTE: usize = 64 * 1024;
 /// The names of an inode's extended attributes, each with a NUL at its end; empty if the filesystem has
 /// no extended attributes.
 pub fn attributes(file: impl AsFd) -> Outcome<Vec<u8>> {
-    let list = |names: &mut Vec<u8>| match rustix::fs::flistxattr(&file, spare_capacity(names)) {
-        Err(Errno::BADF) => rustix::fs::listxattr(own_link(&file), spare_capacity(names)),
-        listed => listed,
+    let list = |names: &mut Vec<u8>| {
+        let direct = rustix::fs::flistxattr(&file, spare_capacity(names));
+        or_by_link(&file, direct, |link| {
+            rustix::fs::listxattr(link, spare_capacity(names))
+        })
     };
     match read_growing(list) {
         Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
@@ -36,12 +35,12 @@ pub fn attributes(file: impl AsFd) -> Outcome<Vec<u8>> {
 }
 
 pub fn attribute(file: impl AsFd, name: &CStr) -> Outcome<Vec<u8>> {
-    read_growing(
-        |value| match rustix::fs::fgetxattr(&file, name, spare_capacity(value)) {
-            Err(Errno::BADF) => rustix::fs::getxattr(own_link(&file), name, spare_capacity(value)),
-            read => read,
-        },
-    )
+    read_growing(|value| {
+        let direct = rustix::fs::fgetxattr(&file, name, spare_capacity(value));
+        or_by_link(&file, direct, |link| {
+            rustix::fs::getxattr(link, name, spare_capacity(value))
+        })
+    })
 }
 
 /// Reads into a small buffer, or into one of the maximum size.
@@ -144,10 +143,11 @@ impl Os {
     pub fn set_attribute(&self, file: impl AsFd, name: &CStr, value: &[u8]) -> Outcome {
         self.on_file(Step::SetAttribute, file, |file| {
             let flags = XattrFlags::empty();
-            match rustix::fs::fsetxattr(file, name, value, flags) {
-                Err(Errno::BADF) => rustix::fs::setxattr(own_link(file), name, value, flags),
-                set => set,
-            }
+            or_by_link(
+                file,
+                rustix::fs::fsetxattr(file, name, value, flags),
+                |link| rustix::fs::setxattr(link, name, value, flags),
+            )
         })
     }
 

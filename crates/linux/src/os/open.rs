@@ -50,8 +50,21 @@ pub fn open_protected(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Option
     rustix::fs::open(own_link(&place), flags, Mode::empty()).map(Some)
 }
 
-pub(super) fn own_link(file: impl AsFd) -> String {
+fn own_link(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
+}
+
+/// The outcome of a call on a descriptor, or of one on its link in /proc: a descriptor that was opened with `O_PATH` is
+/// refused with EBADF. Each lookup of such a link makes an entry in /proc, so other descriptors are used directly.
+pub(super) fn or_by_link<T>(
+    file: impl AsFd,
+    direct: Outcome<T>,
+    by_link: impl FnOnce(&str) -> Outcome<T>,
+) -> Outcome<T> {
+    match direct {
+        Err(Errno::BADF) => by_link(&own_link(file)),
+        outcome => outcome,
+    }
 }
 
 pub(super) fn open_beneath(dir: impl AsFd, path: &OsStr, flags: OFlags) -> Outcome<OwnedFd> {
