@@ -21,15 +21,10 @@ keep() { # PROGRAM VOLUMES PODS [argument...]
         '. + {$program, $volumes, $pods}' "$work/line" >>"$results"
 }
 
-# Prints the time of a line in the driver's log, in milliseconds.
-at() { date -d "$(grep -m 1 "$1" "$log" | cut -d ' ' -f 1)" +%s%3N; }
-
 # Starts the driver again, and lets `check` read the pool beside it.
 start_and_check() { # VOLUMES
-    stop
-    serve
-    until grep -q "pool is open" "$log"; do run sleep 0.05; done
-    opening=$(($(at "pool is open") - $(at "rootcellar starts"))) started=$(date +%s%3N)
+    reopen
+    started=$(date +%s%3N)
     run "$ROOTCELLAR" check --pool "default=$pool" --state-dir "$work/state-$fs-${pool##*/}" >"$work/checked"
     jq -nc --argjson volumes "$1" --argjson opening "$opening" --argjson checked $(($(date +%s%3N) - started)) \
         '{program: "start", $volumes, $opening, $checked}' >>"$results"
@@ -58,8 +53,7 @@ for level in $levels; do
         start_and_check "$there"
     done
 done
-jq -rs '
-    def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
+jq -rs "$median"'
     def of($program; $volumes; $pods): [.[] | select(.program == $program and .volumes == $volumes and .pods == $pods)];
     def p50($phase): [.[].phases[] | select(.phase == $phase) | .p50_us] | if length == 0 then null else median end;
     . as $all

@@ -42,8 +42,7 @@ for pair in $(seq "$pairs"); do
         done
     done
 done
-jq -rs '
-    def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
+jq -rs "$median"'
     [.[] | .which as $which | .pair as $pair | .facts.in_flight as $in_flight | .phases[]
         | {$which, $pair, $in_flight, phase, time: (if $in_flight == 1 then .p50_us else 1e6 * $in_flight / .per_second end)}]
     | "| call | in flight | other, µs | this, µs | median of this ÷ other |", "| --- | --- | --- | --- | --- |",

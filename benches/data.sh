@@ -119,8 +119,7 @@ mkdir "$work/guest"
 [ -z "$guest" ] || UML_MEMORY=4G run taskset -c "$cpu" hack/uml.sh -w "$work/guest" \
     benches/data.sh guest "$work/guest/results" $guest >&2
 cat "$work/guest/results" >>"$results" 2>/dev/null || :
-jq -rs '
-    def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
+jq -rs "$median"'
     . as $all
     | ["random_fsync", "random_read", "write", "read", "files"] as $jobs
     | ["on", "quota", "kind", $jobs[], ($jobs[] | "\(.)_ratio")],

@@ -36,9 +36,6 @@ waiting() { # HOW-MANY
     return 1
 }
 
-# Prints the time of a line in the driver's log, in milliseconds.
-at() { date -d "$(grep -m 1 "$1" "$log" | cut -d ' ' -f 1)" +%s%3N; }
-
 echo "bench: quota ids on xfs" >&2
 # shellcheck disable=SC2016 # for the inner shell
 run hack/uml.sh sh -euc '
@@ -61,10 +58,7 @@ for fs in btrfs btrfs-squota; do
     done
     load --volumes "$volumes" --measure 0 --keep --in-flight 8 >/dev/null
     for _ in $(seq "$rounds"); do
-        stop
-        serve
-        until grep -q "pool is open" "$log"; do run sleep 0.1; done
-        opening=$(($(at "pool is open") - $(at "rootcellar starts")))
+        reopen
         jq -nc --arg fs "$fs" --argjson opening "$opening" '{$fs, program: "start", $opening}' >>"$results"
     done
     displace

@@ -5,6 +5,9 @@
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR
 
+# For jq: the median of an array.
+# shellcheck disable=SC2034 # for the scripts that source this one
+median='def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;'
 work=$(mktemp -d "${BENCH_DIR:-/var/tmp}/rootcellar-bench.XXXXXX")
 socket=$work/run/csi.sock log=$work/server.log
 server='' child=''
@@ -65,6 +68,18 @@ stop() {
     wait "$server" || { tail "$log" >&2 && return 1; }
     server=''
 }
+
+# Starts the server again, and sets how many milliseconds it took until the pool was open.
+reopen() {
+    stop
+    serve
+    until grep -q "pool is open" "$log"; do run sleep 0.1; done
+    # shellcheck disable=SC2034 # for the scripts that source this one
+    opening=$(($(at "pool is open") - $(at "rootcellar starts")))
+}
+
+# Prints the time of a line in the driver's log, in milliseconds.
+at() { date -d "$(grep -m 1 "$1" "$log" | cut -d ' ' -f 1)" +%s%3N; }
 
 load() { run "$LOAD" --endpoint "unix://$socket" --target-dir "$work/kubelet" --json "$@"; }
 floor() { run "$FLOOR" --dir "$work/$fs/floor" --target-dir "$work/kubelet" --json "$@"; }

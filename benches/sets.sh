@@ -62,8 +62,7 @@ for pair in $(seq "$pairs"); do
         reclaimed
     done
 done
-jq -rs --slurpfile idle "$work/idle" --argjson idle_members "$idle" --argjson members "$members" --argjson volumes "$volumes" '
-    def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
+jq -rs --slurpfile idle "$work/idle" --argjson idle_members "$idle" --argjson members "$members" --argjson volumes "$volumes" "$median"'
     def times($which; $phase): [.[] | select(.which == $which) | .phases[] | select(.phase == $phase) | .p50_us];
     def row($figure; $measured; $most): [$figure, $measured, "at most \($most)", if $measured <= $most then "yes" else "no" end];
     def ratio($phase): [times("set"; $phase), times("pool"; $phase)] | transpose | map(.[0] / .[1]) | median * 100 | round / 100;
