@@ -242,6 +242,9 @@ if [ "$what" = scale ] && [ "$status" -eq 0 ]; then
     . benches/results.sh
     { printf 'nodes\tvolumes\tfigure\tvalue\n' && cat "$PARTS/scale.rows"; } | result scale "e2e/run.sh scale"
 fi
+# The report of CI repeats at its end why scenarios failed, because its log may be cut.
+grep -E '^FAILED |^ +[a-z_]+_test\.go:[0-9]+: ' "$log" | grep -v 'what was there, also in' |
+    cut -c -400 | tail -n 40 | sed 's/^/    | /' >>"${STEPS:-/dev/null}"
 result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
 record() { # TESTS
     hack/record.sh e2e/run.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //') | $1" "$result"

@@ -75,9 +75,11 @@ impl Place {
         open_guarded(os::open_path(self.disk.path()).unwrap()).unwrap()
     }
 
-    /// Removes a tree with all that is protected in it.
+    /// Removes a tree with all that is protected in it. ext4 uses its blocks again only after the journal's commit.
     fn remove(&self, name: &str) {
-        remove(&Os::default(), self.guarded().as_fd(), name).unwrap();
+        let (os, top) = (Os::default(), self.guarded());
+        remove(&os, top.as_fd(), name).unwrap();
+        os.syncfs(&top).unwrap();
     }
 
     /// Copies `source` into a new directory.
