@@ -95,6 +95,8 @@ func measureScale(s *scenario) {
 		c.row("API server: memory, MiB", usageOf(c.server).resident)
 		if c.volumes <= controllerServes {
 			c.startOfController()
+		} else {
+			c.Logf("the controller is not started: it reads more than %d claims too slowly", controllerServes)
 		}
 		c.stopRest()
 	}
