@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, Error};
 use objects::DriverArgs;
@@ -20,7 +21,7 @@ use crate::objects::{
 };
 use crate::pages::Page;
 use crate::view::View;
-use crate::wire::{Kind, Object};
+use crate::wire::{Kind, Object, PAGE, is_too_long};
 
 /// After so much time without a good event since an error, a watch begins anew with a list, which proves that it is good.
 const STALE: Duration = Duration::from_mins(5);
@@ -35,6 +36,8 @@ pub(crate) struct Cluster {
     changed: Notify,
 }
 
+type Heard = Result<Event<Object>, watcher::Error>;
+
 /// The meaning of an event for the health of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sign {
@@ -44,6 +47,19 @@ enum Sign {
     Failed,
     /// A list began or goes on, which may still fail.
     Nothing,
+}
+
+impl Sign {
+    /// `absent`: whether the cluster does not have the kind.
+    fn of(event: &Heard, absent: bool) -> Self {
+        match event {
+            Ok(Event::InitDone) => Self::Complete,
+            Ok(Event::Apply(_) | Event::Delete(_)) => Self::Alive,
+            Ok(Event::Init | Event::InitApply(_)) => Self::Nothing,
+            Err(_) if absent => Self::Complete,
+            Err(_) => Self::Failed,
+        }
+    }
 }
 
 /// The health of the map of a kind.
@@ -277,6 +293,12 @@ impl Watches<'_> {
     }
 }
 
+/// The events of a kind, whose list asks for this many objects at once.
+fn events_of(api: &Api<Object>, page: u32) -> impl Stream<Item = Heard> + use<> {
+    let config = watcher::Config::default().page_size(page);
+    watcher(api.clone(), config).default_backoff()
+}
+
 /// Follows a kind until the cluster does not have it, or the watch is stale.
 async fn follow<K: Ord + Clone, T>(
     api: &Api<Object>,
@@ -289,8 +311,8 @@ async fn follow<K: Ord + Clone, T>(
     let mut listed = BTreeSet::new();
     // The first error of this watch since its last good event.
     let mut failing: Option<Instant> = None;
-    let config = watcher::Config::default().page_size(kind.page());
-    let mut events = pin!(watcher(api.clone(), config).default_backoff());
+    let mut page = PAGE;
+    let mut events = pin!(events_of(api, page));
     loop {
         let next = events.next();
         let event = match failing {
@@ -303,13 +325,7 @@ async fn follow<K: Ord + Clone, T>(
             return;
         };
         let absent = matches!(&event, Err(error) if kind.is_optional() && is_not_found(error));
-        let sign = match &event {
-            Ok(Event::InitDone) => Sign::Complete,
-            Ok(Event::Apply(_) | Event::Delete(_)) => Sign::Alive,
-            Ok(Event::Init | Event::InitApply(_)) => Sign::Nothing,
-            Err(_) if absent => Sign::Complete,
-            Err(_) => Sign::Failed,
-        };
+        let sign = Sign::of(&event, absent);
         match sign {
             Sign::Complete | Sign::Alive => failing = None,
             Sign::Failed => failing = failing.or_else(|| Some(Instant::now())),
@@ -334,6 +350,11 @@ async fn follow<K: Ord + Clone, T>(
                 tracing::debug!(kind = kind.plural, "the cluster does not have this kind");
                 map(&mut cluster.view()).clear();
             }
+            Err(InitialListFailed(error)) if page > 1 && is_too_long(&error) => {
+                page /= 2;
+                tracing::info!(kind = kind.plural, page, "a list was too long");
+                events.set(events_of(api, page));
+            }
             Err(error) => {
                 tracing::warn!(kind = kind.plural, %error, "the watch ended, and begins again");
             }
@@ -356,7 +377,6 @@ fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, value: Option<T>) {
 
 /// Whether the API server has no such kind, as before the CRDs of snapshots are installed. They may come at any time.
 fn is_not_found(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
     match error {
         InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => {
             matches!(error, Error::Api(status) if status.code == 404)

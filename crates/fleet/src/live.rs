@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::objects::{Identity, Node, Policy, Volume, key};
 use crate::report::Report;
 use crate::step::{Live, Outcome};
-use crate::wire::{Kind, Object};
+use crate::wire::{Kind, Object, PAGE, is_too_long};
 use crate::write::{PATIENCE, Writer};
 
 /// Why a fact was not confirmed.
@@ -139,13 +139,25 @@ impl Writer {
         mut is_found: impl FnMut(Object) -> bool,
     ) -> Result<bool, Unconfirmed> {
         let api = self.api(kind, namespace);
-        let mut list = ListParams::default().limit(kind.page());
+        let mut limit = PAGE;
+        let mut list = ListParams::default();
         loop {
-            let page = match answer(api.list(&list)).await {
+            list.limit = Some(limit);
+            let request = async {
+                match api.list(&list).await {
+                    Err(error) if limit > 1 && is_too_long(&error) => Ok(None),
+                    page => page.map(Some),
+                }
+            };
+            let page = match answer(request).await {
                 Err(Unconfirmed::Ended(Outcome::Changed)) if kind.is_optional() => {
                     return Ok(false);
                 }
                 page => page?,
+            };
+            let Some(page) = page else {
+                limit /= 2;
+                continue;
             };
             if page.items.into_iter().any(&mut is_found) {
                 return Ok(true);

@@ -78,7 +78,8 @@ const AT_ONCE: usize = 8;
     name = "rootcellar-fleet",
     version,
     subcommand_negates_reqs = true,
-    args_conflicts_with_subcommands = true
+    args_conflicts_with_subcommands = true,
+    after_help = "Example:\n  rootcellar-fleet --steer --label --compare --key /etc/rootcellar/inventory/key"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -113,6 +114,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List the nodes, their disks, their free space and the problems, from the page of the running controller
+    #[command(after_help = "Example:\n  rootcellar-fleet list --namespace rootcellar-system")]
     List(ListArgs),
 }
 

@@ -2,6 +2,7 @@
 
 mod comparing;
 mod labels;
+mod lists;
 mod lost;
 mod metrics;
 mod reading;
@@ -11,6 +12,7 @@ mod tainted;
 
 use std::time::{Duration, Instant};
 
+use clap::CommandFactory;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use objects::{DriverArgs, ObjectId, PoolId, SnapshotId, VolumeId};
 use serde_json::{Value, json};
@@ -21,7 +23,13 @@ use crate::round::{Due, Memory};
 use crate::step::{Change, Ended, Outcome, Step};
 use crate::view::View;
 use crate::wire::Object;
-use crate::{Delays, Functions, Settings};
+use crate::{Cli, Delays, Functions, Settings};
+
+#[test]
+fn the_command_line_is_consistent_and_its_examples_parse() {
+    Cli::command().debug_assert();
+    support::help::check_examples::<Cli>();
+}
 
 const HERE: &str = "node1";
 const OTHER: &str = "node2";

@@ -4,27 +4,71 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::task::{Context, Poll};
 
 use axum::body::Bytes;
-use axum::http::Response;
-use http_body_util::BodyExt;
+use axum::http::{Request, Response};
+use futures_util::future::BoxFuture;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ApiResource;
-use kube::client::{ClientBuilder, DynBody};
+use kube::client::{Body, ClientBuilder, DynBody};
 use kube::core::{DynamicResourceScope, GroupVersionKind, Resource};
 use kube::{Client, Config};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
-use tower::util::MapResponseLayer;
+use tower::Service;
 
-/// A client that reads other bytes than ASCII as question marks. Nothing that the controller needs has any. In
-/// `managedFields` the API server stores and sends bytes that are no UTF-8, and the client would end at each of them.
+/// The longest list that is read, in bytes. The client holds it twice. A tenant can have the API server send 8 MB for
+/// one object, so a list of a fixed number of objects could fill the memory.
+const LONGEST: usize = 16 << 20;
+
+/// How many objects a list asks for at once; half as many after an answer that was too long. The API server forgets a
+/// list five minutes after its begin.
+pub(crate) const PAGE: u32 = 500;
+
+/// A client for objects of others.
 pub(crate) fn client(config: Config) -> kube::Result<Client> {
-    type Answer = Response<Box<DynBody>>;
-    let ascii =
-        |answer: Answer| answer.map(|body| body.map_frame(|frame| frame.map_data(to_ascii)));
-    let client = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(ascii));
-    Ok(client.build())
+    let layer = tower::layer::layer_fn(Careful);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
+}
+
+/// Reads other bytes than ASCII as question marks, and fails in a list that is longer than [`LONGEST`].
+///
+/// Nothing that the controller needs has other bytes. In `managedFields` the API server stores and sends bytes that are
+/// no UTF-8, and the client would end at each of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Careful<S>(pub(crate) S);
+
+impl<S> Service<Request<Body>> for Careful<S>
+where
+    S: Service<Request<Body>, Response = Response<Box<DynBody>>, Future: Send + 'static>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|part| part == "watch=true");
+        let limit = if is_watch { usize::MAX } else { LONGEST };
+        let answer = self.0.call(request);
+        Box::pin(async move {
+            Ok(answer.await?.map(|body| {
+                let ascii = body.map_frame(|frame| frame.map_data(to_ascii));
+                Box::new(Limited::new(ascii, limit)) as Box<DynBody>
+            }))
+        })
+    }
+}
+
+/// Whether an answer was longer than [`LONGEST`].
+pub(crate) fn is_too_long(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Service(error) if error.is::<LengthLimitError>())
 }
 
 pub(crate) fn to_ascii(data: Bytes) -> Bytes {
@@ -199,16 +243,6 @@ impl Kind {
     pub(crate) fn resource(self) -> ApiResource {
         let kind = GroupVersionKind::gvk(self.group, "v1", self.singular);
         ApiResource::from_gvk_with_plural(&kind, self.plural)
-    }
-
-    /// How many objects come in one answer. A tenant can have the API server send 8 MB for one object, and the client
-    /// holds an answer twice.
-    pub(crate) fn page(self) -> u32 {
-        match self {
-            Self::CLAIM | Self::SNAPSHOT => 10,
-            Self::POD => 50,
-            _ => 500,
-        }
     }
 
     /// Whether the cluster may lack the kind, because it is defined by a CRD.
