@@ -31,7 +31,10 @@ images() {
 }
 mounts >"$work/mounts"
 
-"$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node "$option" "default=$pool,init" \
+# Half of the pools keep the deleted volumes and snapshots.
+keep=''
+case $fs in set | xfs | btrfs-squota | xfs-prjquota) keep=,keep=1h ;; esac
+"$ROOTCELLAR" serve --endpoint "unix://$socket" --node sanity-node "$option" "default=$pool,init$keep" \
     --state-dir "$work/state" --kubelet-dir "$work/kubelet" --http "$http" >"$log" 2>&1 &
 server=$!
 # The loop device goes with the mount, and the mount only once nobody serves it.
@@ -78,9 +81,15 @@ ext4-image)
 esac
 ./suite.sh "$fs-ordered" "$socket" "$work/kubelet/mnt" "$@" || bad=1
 ./suite.sh "$fs-shuffled" "$socket" "$work/kubelet/mnt" --ginkgo.randomize-all "$@" || bad=1
+if [ -n "$keep" ]; then
+    for one in $(pools); do
+        ! empty "$one/.rootcellar/kept" || complain "$one has kept nothing"
+    done
+    "$ROOTCELLAR" volume purge --all --endpoint "unix://$socket" || complain "what is kept is not deleted"
+fi
 for one in $(pools); do
     eventually empty "$one/.rootcellar/trash" || complain "trash left: $(ls -I "placeholder-*" "$one/.rootcellar/trash")"
-    for dir in volumes snapshots .rootcellar/staging; do
+    for dir in volumes snapshots .rootcellar/staging ${keep:+.rootcellar/kept}; do
         empty "$one/$dir" || complain "left in $one/$dir: $(ls "$one/$dir")"
     done
 done

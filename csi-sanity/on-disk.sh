@@ -12,14 +12,14 @@ trap 'exit 1' INT TERM
 mkdir "$work/run" "$work/pool" "$work/state" "$work/kubelet"
 case $fs in
 dir | set) ;;
-*) truncate -s 4G "$work/image" ;;
+*) truncate -s 16G "$work/image" ;;
 esac
 case $fs in
 dir) ;;
 set)
     for disk in disk1 disk2; do
         mkdir "$work/pool/$disk"
-        truncate -s 4G "$work/$disk"
+        truncate -s 16G "$work/$disk"
         mkfs.xfs -q "$work/$disk"
     done
     ;;

@@ -90,14 +90,14 @@ mutant "recover: staging is not cleared" \
     pool/store/disk.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
 mutant "recover: only when the pool is served" \
     pool/store/disk.rs 's/        disk\.recover\(\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
-    pool/life.rs 's/(self\.serve\(disk, index, other\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover()?)/'
+    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover()?)/'
 mutant "open: remembered before what was found is durable" \
     pool/store/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
     pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
     pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/' \
-    pool/life.rs 's/(self\.serve\(disk, index, other\);\n)/let id = disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Unavailable::Memory(error.to_string()))?;\n/'
+    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Unavailable::Memory(error.to_string()))?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
     pool/store/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'

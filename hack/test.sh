@@ -114,7 +114,7 @@ set -- env RUST_TEST_THREADS=$(($(nproc) * 2)) cargo test --locked --no-fail-fas
 if [ "$goal" = check ]; then
     [ "$verdict" -eq 0 ] || { echo "The tests did not run, because a check before them failed." && finish; }
     # These take most of the time: disks that come and go, random work, power-off and kills at every step.
-    step fast "$@" --lib --bins --example demo --test suite -- --show-output \
+    step fast "$@" --lib --bins --example demo --example manual --test suite -- --show-output \
         --skip disks:: --skip durable:: --skip fuzz:: --skip hostile:: --skip load:: --skip model:: --skip poweroff:: --skip steps::
     finish
 fi

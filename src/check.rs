@@ -12,6 +12,7 @@ mod examination;
 mod images;
 mod incoming;
 mod inspect;
+mod kept;
 mod limits;
 mod report;
 mod sets;
@@ -25,11 +26,11 @@ use linux::mount::Place;
 use linux::quota::Enforcement;
 
 use crate::pool::{
-    self, Claims, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS, Record, Unavailable,
-    Unenforced, path,
+    self, Claims, Marker, Memory, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS, Record,
+    Unavailable, Unenforced, path,
 };
 
-pub use contents::{Held, PoolContents, contents, hide_old_copies};
+pub use contents::{Deleted, Held, PoolContents, contents, hide_old_copies};
 pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
 
 pub use examination::Surroundings;
@@ -68,6 +69,22 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
     reports.into_iter().map(|(report, _)| report).collect()
 }
 
+/// The reason with the pool that the path held before.
+pub(crate) fn remembering(
+    reason: Unavailable,
+    memory: Option<&Memory>,
+    options: &PoolOptions,
+) -> Unavailable {
+    let Some(memory) = memory else {
+        return reason;
+    };
+    match (reason, memory.recall(&options.path)) {
+        (Unavailable::Unmarked, Ok(Some(remembered))) => Unavailable::MarkerLost { remembered },
+        (_, Err(error)) => Unavailable::Memory(error.to_string()),
+        (reason, _) => reason,
+    }
+}
+
 impl Examination<'_> {
     fn cordon(&mut self) {
         let Some(memory) = self.surroundings.memory else {
@@ -87,10 +104,14 @@ impl Examination<'_> {
     fn run(&mut self, claims: &Claims) -> Result<(), Unavailable> {
         let place = place(self.options)?;
         let opened = open(self.options, &mut self.report.pool);
-        let opened = opened.map_err(|unavailable| self.remembering(unavailable))?;
+        let memory = self.surroundings.memory;
+        let opened = opened.map_err(|reason| remembering(reason, memory, self.options))?;
         claims.filesystem(place.mount.device, &self.options.name)?;
         let Surroundings { memory, node, .. } = self.surroundings;
-        path::identify(&opened.marker, self.options, memory, node, claims)?;
+        let Marker {
+            id, node: owner, ..
+        } = &opened.marker;
+        path::identify(*id, owner, self.options, memory, node, claims)?;
         let pool = &self.report.pool;
         let what = format!(
             "pool {} of node {}, {} on {}, {} volumes, {} snapshots",
@@ -118,21 +139,11 @@ impl Examination<'_> {
         self.usage(&opened, &place, &owners)?;
         self.images(&opened);
         self.incoming(&opened)?;
+        self.kept(&opened)?;
         Ok(())
     }
 
     /// Names the pool that a path without one held before.
-    fn remembering(&self, unavailable: Unavailable) -> Unavailable {
-        let Some(memory) = self.surroundings.memory else {
-            return unavailable;
-        };
-        match (unavailable, memory.recall(&self.options.path)) {
-            (Unavailable::Unmarked, Ok(Some(remembered))) => Unavailable::MarkerLost { remembered },
-            (_, Err(error)) => Unavailable::Memory(error.to_string()),
-            (unavailable, _) => unavailable,
-        }
-    }
-
     fn mount(&mut self, place: &Place) {
         let path = self.options.path.display();
         if !place.is_mount_root {

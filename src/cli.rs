@@ -10,10 +10,12 @@ mod delete;
 mod enforce;
 mod import;
 mod inspect;
+mod kept;
 mod manifest;
 mod moving;
 mod output;
 mod pool;
+mod progress;
 mod serve;
 mod snapshot;
 mod volume;
@@ -33,7 +35,7 @@ const USAGE: u8 = 64;
 /// `EX_TEMPFAIL` of sysexits.h: the same command succeeds after the other server has stopped.
 const TRY_AGAIN: u8 = 75;
 
-/// Serve Kubernetes volumes that are directories on this node's own disks
+/// Serve Kubernetes volumes on this node's own disks: directories, or images with a filesystem of their own
 #[derive(Debug, Parser)]
 #[command(name = "rootcellar", version)]
 struct Cli {
@@ -44,18 +46,29 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve CSI on a Unix socket
+    #[command(
+        after_help = "Example:\n  rootcellar serve --endpoint unix:///csi/csi.sock --node node1 --pool fast=/var/lib/rootcellar/pools/fast"
+    )]
     Serve(Config),
-    /// Make, list, cordon, adopt and retire pools
+    /// Init, list, cordon, uncordon, adopt and retire pools, and enable their quota
     #[command(subcommand)]
     Pool(pool::PoolCommand),
-    /// List, show, enforce and delete volumes
+    /// List, show, move, import, export, delete, undelete and purge volumes, enforce their sizes, and print their manifest
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
-    /// List, show and delete snapshots
+    /// List, show, delete, undelete and purge snapshots
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
     /// Report the faults of pools, and the remedies; changes nothing
+    #[command(
+        after_help = "Example:\n  rootcellar check --pool fast=/var/lib/rootcellar/pools/fast"
+    )]
     Check(check::CheckArgs),
+}
+
+/// The commands, for the manual.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command that `args` name, the first being the program's own name.
@@ -72,6 +85,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Snapshot(command) => snapshot::run(&command),
         Command::Check(args) => check::run(&args),
     };
+    progress::clear();
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -153,6 +167,11 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_has_an_example_that_parses() {
+        support::help::check_examples::<Cli>();
     }
 
     #[test]

@@ -49,20 +49,22 @@ pub struct Configured {
 pub struct PoolArgs {
     /// Use the pool at this path; repeat for more
     ///
-    /// The form is NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]. With
-    /// init, the server makes an empty directory a pool. With require-mount, the path must be a mount
-    /// point. overcommit multiplies the space that volumes may reserve (default 1). reserve is the space
-    /// that stays free (default 0, or 15% where the pool shares the root disk). A ';' separates pools.
+    /// The form is NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%][,keep=TIME].
+    /// With init, the server makes an empty directory a pool. With require-mount, the path must be a
+    /// mount point. overcommit multiplies the space that volumes may reserve (default 1). reserve is the
+    /// space that stays free (default 0, or 15% where the pool shares the root disk). keep is the time,
+    /// such as 24h, for which deleted volumes and snapshots can come back (default: not at all). A ';'
+    /// separates pools.
     #[arg(long = "pool", env = POOLS_ENV, value_name = "NAME=PATH[,OPTION...]",
           value_parser = parse_pools)]
     pools: Vec<PoolList>,
 
     /// Use every mount directly below this directory as a pool; repeat for more
     ///
-    /// The form is NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%]. The members
-    /// are named NAME/DIRECTORY, and a class says pool: NAME. A volume goes to the member with the most
-    /// free space. With match, only directories with such names count. A directory without a mount is
-    /// never a member. The other options are those of --pool. A ';' separates sets.
+    /// The form is NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%][,keep=TIME]. The
+    /// members are named NAME/DIRECTORY, and a class says pool: NAME. A volume goes to the member with
+    /// the most free space. With match, only directories with such names count. A directory without a
+    /// mount is never a member. The other options are those of --pool. A ';' separates sets.
     #[arg(long = "pool-set", env = SETS_ENV, value_name = "NAME=DIR[,OPTION...]",
           value_parser = parse_sets)]
     sets: Vec<SetList>,

@@ -79,7 +79,9 @@ pub enum Error {
         difference: Difference,
     },
     /// No object has the id, or it is not an id of this driver.
-    #[error("{what} {id:?} does not exist")]
+    #[error(
+        "{what} {id:?} does not exist; see `rootcellar volume list` and `rootcellar snapshot list`"
+    )]
     NotFound { what: &'static str, id: String },
     #[error("volume {id} is not published at {path:?}")]
     NotPublishedThere { id: String, path: PathBuf },
@@ -289,6 +291,7 @@ fn pool_code(error: &pool::Error, object: Object, operation: Operation) -> Code 
         pool::Error::Unavailable { .. }
         | pool::Error::CommittedUnsynced { .. }
         | pool::Error::Crowded { .. }
+        | pool::Error::FreeingSpace { .. }
         | pool::Error::Retry { .. }
         | pool::Error::NotFormatted { .. }
         | pool::Error::Stopped(_)

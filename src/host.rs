@@ -27,9 +27,13 @@ use rustix::io::Errno;
 use crate::error::{Error, HostRefusal, Result};
 use crate::pool::Marker;
 use crate::pool::layout;
+use crate::pool::{Advance, Unit};
 
 pub use export::{ExportTo, Exported};
 pub use import::{Import, ImportServer, Imported};
+
+/// Shows how far long work has come. The text names the work.
+pub type Show = fn(&str, Advance);
 
 /// The processes of the host.
 const PROCESSES: &str = "/proc";
@@ -138,7 +142,7 @@ impl HostPath {
     }
 
     /// Measures the directory, and refuses one that cannot be moved as it is.
-    pub fn inspect(&self) -> Result<Content> {
+    pub fn inspect(&self, show: Option<Show>) -> Result<Content> {
         let fault = |errno: Errno| PathFault::at("read", &self.path)(errno);
         let top = if self.is_mount {
             os::open_node(&self.path).and_then(|top| os::open_source_dir(top, "."))
@@ -149,8 +153,16 @@ impl HostPath {
         let status = os::statx(&top).map_err(fault)?;
         self.check_top(&status)?;
         let path = || self.path.clone();
-        let (mut linked, mut pool) = (LinkedFiles::default(), None);
+        let (mut linked, mut pool, mut done) = (LinkedFiles::default(), None, 0);
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
+            done += 1;
+            if let Some(show) = show {
+                let (total, unit) = (None, Unit::Objects);
+                show(
+                    "files and directories examined",
+                    Advance { done, total, unit },
+                );
+            }
             linked.note(seen);
             // A marker that cannot be read is one.
             if seen.name == layout::META && !matches!(Marker::read(seen.dir), Ok(None)) {

@@ -1,4 +1,4 @@
-//! rootcellar: a CSI driver for volumes that are directories on a node's own disks.
+//! rootcellar: a CSI driver for volumes on a node's own disks, as directories or images.
 //!
 //! A module imports modules of the lines below its own, and of its own line those to its right
 //! (`hack/check-imports.sh`):

@@ -11,6 +11,7 @@
 //! Only this file exports names to the rest of the driver, and no file below it imports from it.
 
 mod adopt;
+mod advance;
 mod base;
 mod capacity;
 mod contents;
@@ -22,11 +23,12 @@ mod enforce;
 mod health;
 mod init;
 mod inventory;
+mod kept;
 mod life;
 mod limits;
 mod load;
+mod measuring;
 mod moving;
-mod quarantine;
 mod reservation;
 mod state;
 mod status;
@@ -36,6 +38,7 @@ mod work;
 mod works;
 
 pub use adopt::{Adopted, adopt, retire};
+pub use advance::{Advance, Unit};
 pub use base::Pool;
 pub use copies::job::CopyPolicy;
 pub(crate) use copies::job::{Content, Origin};
@@ -46,6 +49,7 @@ pub use enforce::Enforced;
 pub use health::{Condition, Impairment};
 pub(crate) use init::open_root;
 pub use init::{Wanted, enable_quota, init};
+pub(crate) use kept::{Deletion, Kept, Purge};
 pub(crate) use limits::{
     Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded,
 };
@@ -56,7 +60,7 @@ pub(crate) use state::free_space::{FreeSpace, Others, Policy};
 pub use state::index::Lookup;
 pub(crate) use state::index::{Index, Resource};
 pub use state::quarantine::Quarantined;
-pub(crate) use state::reservations::{Demand, Standing};
+pub(crate) use state::reservations::Demand;
 pub use state::status::PoolStatus;
 pub use store::backing::Backing;
 pub use store::claims::Claims;
@@ -66,9 +70,10 @@ pub(crate) use store::disk::Disk;
 pub(crate) use store::enforcement::quoted;
 pub use store::enforcement::{Unenforced, said_at_init};
 pub use store::entry::{Entry, SnapshotEntry};
-pub(crate) use store::entry::{claims, read_entry};
+pub(crate) use store::entry::{claims, read_entry, read_kept};
 pub use store::error::{Busy, Error, Result};
 pub(crate) use store::incoming;
+pub(crate) use store::kept::{KeptEntry, KeptName};
 pub(crate) use store::layout;
 pub(crate) use store::marker::Marker;
 pub use store::marker::NewPool;
@@ -76,6 +81,7 @@ pub use store::memory::Memory;
 pub use store::options::{Overcommit, PoolOptions, Reserve};
 pub(crate) use store::path;
 pub(crate) use store::record;
+pub(crate) use store::record::Unreadable;
 pub(crate) use store::record::format_of;
 pub use store::record::{
     FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method, Mode, Move,

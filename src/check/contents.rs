@@ -1,26 +1,40 @@
 //! The volumes and snapshots of pools, read from their disks without a server.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use linux::fault::{Fault, InContext};
 use linux::quota::{Charge, Enforcement, Quota};
 use objects::{Bytes, VolumeId};
+use uuid::Uuid;
 
 use crate::pool::claims;
 use crate::pool::unfinished;
 use crate::pool::{
     Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unfinished,
-    VolumeRecord, layout,
+    Unreadable, VolumeRecord, layout, read_kept,
 };
 
-use super::inspect::{Inspection, open};
+use super::inspect::{Inspection, OpenPool, open};
 
 #[derive(Debug, Clone)]
 pub struct Held<R = VolumeRecord> {
     pub entry: Arc<Entry<R>>,
     /// The charges of its quota id, where the kernel counts them.
     pub charge: Option<Charge>,
+}
+
+/// A deleted volume or snapshot that can come back.
+#[derive(Debug, Clone)]
+pub struct Deleted<R = VolumeRecord> {
+    pub record: R,
+    /// Distinguishes several with one id.
+    pub entry: Uuid,
+    /// The running time of the server until it is deleted for good, as of a few minutes ago. `None` if the pool has
+    /// no option `keep`: only a purge or the need for its space ends it.
+    pub left: Option<Duration>,
 }
 
 #[derive(Debug, Clone)]
@@ -31,6 +45,9 @@ pub struct PoolContents {
     /// Its snapshots, in the order of their ids.
     pub snapshots: Vec<Held<SnapshotRecord>>,
     pub unfinished: Vec<Unfinished>,
+    /// Its deleted volumes and snapshots that can come back, the oldest first.
+    pub kept_volumes: Vec<Deleted>,
+    pub kept_snapshots: Vec<Deleted<SnapshotRecord>>,
     /// The bytes that copies retain of each volume.
     pub retained: BTreeMap<VolumeId, u64>,
 }
@@ -42,6 +59,8 @@ pub fn contents(options: &PoolOptions) -> PoolContents {
         volumes: Vec::new(),
         snapshots: Vec::new(),
         unfinished: Vec::new(),
+        kept_volumes: Vec::new(),
+        kept_snapshots: Vec::new(),
         retained: BTreeMap::new(),
     };
     holdings.pool.problem = holdings.read(options).err();
@@ -67,6 +86,10 @@ impl PoolContents {
         self.volumes = held(opened.index.volumes(), quota)?;
         self.snapshots = held(opened.index.snapshots(), quota)?;
         self.unfinished = unfinished(&opened.own(layout::STAGING)?)?;
+        if let Some(kept) = &opened.homes.kept {
+            self.kept_volumes = deleted(&opened, kept, options.keep)?;
+            self.kept_snapshots = deleted(&opened, kept, options.keep)?;
+        }
         self.retained = opened.index.retained().iter().collect();
         Ok(())
     }
@@ -98,6 +121,28 @@ impl PoolContents {
         let mut quarantined = self.pool.quarantined.iter();
         quarantined.find(|quarantined| claims::<R>(&quarantined.path, id))
     }
+}
+
+/// The kept objects of a kind. Damaged ones are left to [`super::check`].
+fn deleted<R: Record>(
+    opened: &OpenPool,
+    kept: &OwnedFd,
+    keep: Option<Duration>,
+) -> Result<Vec<Deleted<R>>, Fault> {
+    let served = opened.marker.served_ms;
+    let mut found = Vec::new();
+    for (name, _) in opened.index.kept().iter() {
+        match read_kept::<R>(kept, &name.place(), opened.marker.id) {
+            Ok(Some(record)) => found.push(Deleted {
+                record,
+                entry: name.entry,
+                left: keep.map(|keep| name.left(served, keep)),
+            }),
+            Ok(None) | Err(Unreadable::Damaged(_)) => {}
+            Err(Unreadable::Fault(fault)) => return Err(fault),
+        }
+    }
+    Ok(found)
 }
 
 fn find<R: Record>(all: &[Held<R>], id: R::Id) -> Option<&Held<R>> {

@@ -1,7 +1,6 @@
 //! `rootcellar check`: finds the faults of pools, with or without a running server.
 
 use std::fmt::Debug;
-use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,10 +10,11 @@ use serde_json::{Value, json};
 use super::inspect::{InspectArgs, NO_POOL};
 use super::output::print;
 use super::pool::pool_json;
+use super::progress;
 use crate::check::{self, Finding, Report, Surroundings};
 use crate::config::parse_node;
 use crate::error::Result;
-use crate::pool::PoolOptions;
+use crate::pool::{Advance, PoolOptions, Unit};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<bool> {
                 &args.kubelet_dir,
                 &args.inspect.state.state_dir,
             ],
-            progress: if io::stderr().is_terminal() {
+            progress: if progress::is_shown() {
                 &show_progress
             } else {
                 &|_, _, _| {}
@@ -61,18 +61,14 @@ pub(super) fn run(args: &CheckArgs) -> Result<bool> {
     Ok(!reports.iter().any(Report::is_wrong))
 }
 
-/// Shows progress in one line, which the end clears.
 fn show_progress(pool: &PoolOptions, done: usize, of: usize) {
-    let line = if done < of {
-        format!(
-            "pool {}: {done} of {of} volumes and snapshots measured",
-            pool.name
-        )
-    } else {
-        String::new()
+    let about = format!("pool {}, volumes and snapshots measured", pool.name);
+    let advance = Advance {
+        done: done as u64,
+        total: Some(of as u64),
+        unit: Unit::Objects,
     };
-    // A lost line of progress is no error.
-    let _ = write!(io::stderr(), "\r{line}\x1b[K");
+    progress::show(&about, advance);
 }
 
 fn to_json(report: &Report) -> Value {

@@ -1,7 +1,9 @@
 //! The connection to a server, by its socket.
 
+use std::convert::Infallible;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use linux::fault::PathFault;
@@ -10,10 +12,16 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
+use super::progress;
+use crate::admin::GetAdvanceRequest;
 use crate::admin::admin_client::AdminClient;
 use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
 use crate::error::{Error, Result};
+use crate::pool::{Advance, Unit};
+
+/// How often the command asks how far work has come.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The flag of commands that need a server.
 #[derive(Debug, Args)]
@@ -61,7 +69,47 @@ impl ServerArgs {
     }
 }
 
+impl Server {
+    /// Waits for a call about a volume, and shows on a terminal how far its work has come. `about` begins the line.
+    pub(super) fn wait<T>(&self, about: &str, id: &str, call: impl Future<Output = T>) -> T {
+        self.runtime.block_on(async {
+            if !progress::is_shown() {
+                return call.await;
+            }
+            tokio::select! {
+                done = call => done,
+                never = show_advance(self.admin.clone(), about, id) => match never {},
+            }
+        })
+    }
+}
+
+/// Shows how far the work on a volume has come, again and again.
+async fn show_advance(mut admin: AdminClient<Channel>, about: &str, id: &str) -> Infallible {
+    loop {
+        tokio::time::sleep(ASK_EVERY).await;
+        let request = GetAdvanceRequest {
+            volume_id: id.to_owned(),
+        };
+        // Only the call itself reports that the server is lost.
+        let Ok(answer) = admin.get_advance(request).await else {
+            continue;
+        };
+        let answer = answer.into_inner();
+        let (what, unit) = if answer.bytes {
+            ("copied", Unit::Bytes)
+        } else {
+            ("files and directories", Unit::Objects)
+        };
+        if answer.done > 0 {
+            let (done, total) = (answer.done, answer.total);
+            progress::show(&format!("{about}{what}"), Advance { done, total, unit });
+        }
+    }
+}
+
 pub(super) fn print_refusal(status: &Status) {
+    progress::clear();
     eprintln!("rootcellar: {}", status.message());
 }
 

@@ -30,8 +30,8 @@ pub(super) struct EnforceArgs {
 pub(super) fn run(args: &EnforceArgs) -> Result<bool> {
     let mut server = args.server.connect()?;
     let done = match args.id {
-        Some(id) => enforce(&mut server, id.to_string()).map(|outcome| one(id, outcome)),
-        None => sized_volumes(&mut server).map(|ids| all(&mut server, ids)),
+        Some(id) => enforce(&server, "", &id.to_string()).map(|outcome| one(id, outcome)),
+        None => sized_volumes(&mut server).map(|ids| all(&server, ids)),
     };
     done.unwrap_or_else(|status| {
         print_refusal(&status);
@@ -52,10 +52,12 @@ fn one(id: VolumeId, outcome: Outcome) -> Result<bool> {
     Ok(outcome != Outcome::Declined)
 }
 
-fn all(server: &mut Server, ids: Vec<String>) -> Result<bool> {
+fn all(server: &Server, ids: Vec<String>) -> Result<bool> {
     let (mut now, mut before, mut declined, mut refused) = (0, 0, 0, 0);
-    for id in ids {
-        match enforce(server, id.clone()) {
+    let of = ids.len();
+    for (index, id) in ids.into_iter().enumerate() {
+        let about = format!("volume {} of {of}, ", index + 1);
+        match enforce(server, &about, &id) {
             Ok(Outcome::Now | Outcome::Unknown) => {
                 print(format_args!("the size of volume {id} is enforced now"))?;
                 now += 1;
@@ -75,11 +77,11 @@ fn all(server: &mut Server, ids: Vec<String>) -> Result<bool> {
     Ok(refused == 0)
 }
 
-fn enforce(server: &mut Server, volume_id: String) -> Result<Outcome, Status> {
-    let call = server
-        .admin
-        .enforce_volume(EnforceVolumeRequest { volume_id });
-    Ok(server.runtime.block_on(call)?.into_inner().outcome())
+fn enforce(server: &Server, about: &str, id: &str) -> Result<Outcome, Status> {
+    let mut admin = server.admin.clone();
+    let volume_id = id.to_owned();
+    let call = admin.enforce_volume(EnforceVolumeRequest { volume_id });
+    Ok(server.wait(about, id, call)?.into_inner().outcome())
 }
 
 fn sized_volumes(server: &mut Server) -> Result<Vec<String>, Status> {

@@ -17,8 +17,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::client::{ServerArgs, parse_id};
 use super::manifest::{parse_claim, parse_size};
 use super::output::print;
+use super::progress;
 use crate::error::{Error, Refusal, Result};
-use crate::host::{ExportTo, Import, Imported};
+use crate::host::{ExportTo, Import, Imported, Show};
 use crate::pool::{ImportMethod, KubernetesFields, Sharing};
 
 use connection::Connection;
@@ -153,16 +154,25 @@ impl HostArgs {
     }
 }
 
-/// Prints the progress of long work to standard error.
-fn print_progress() {
-    let subscriber = tracing_subscriber::fmt().with_writer(std::io::stderr);
+/// Prints the log to standard error, which without a terminal has the progress of long work.
+fn start_log() {
+    let writer = || {
+        progress::clear();
+        std::io::stderr()
+    };
+    let subscriber = tracing_subscriber::fmt().with_writer(writer);
     // It fails if there is one already.
     let _ = subscriber.without_time().with_target(false).try_init();
 }
 
+/// The function that shows progress, if there is a terminal.
+fn shown() -> Option<Show> {
+    progress::is_shown().then_some(progress::show)
+}
+
 pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     args.check()?;
-    print_progress();
+    start_log();
     args.host.enter()?;
     let mut server = Connection::new(args.server.connect()?);
     let directory = args.directory.display();
@@ -184,7 +194,7 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
 }
 
 pub(super) fn export(args: &ExportArgs) -> Result<bool> {
-    print_progress();
+    start_log();
     args.host.enter()?;
     let mut server = Connection::new(args.server.connect()?);
     let id = args.id;
@@ -194,6 +204,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
         to: args.to.clone(),
         users: args.host.users(),
         dry_run: args.host.dry_run,
+        show: shown(),
     };
     let exported = export.run(&mut server)?;
     let path = exported.path.display();
@@ -251,6 +262,7 @@ impl ImportArgs {
             access_modes: access_modes.map(AccessMode::from).collect(),
             users: self.host.users(),
             dry_run: self.host.dry_run,
+            show: shown(),
         }
     }
 }

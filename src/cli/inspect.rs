@@ -10,7 +10,8 @@ use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId, table};
 use serde_json::{Map, Value, json};
 
 use super::output::print;
-use crate::check::{self, Held, Inspection, PoolContents};
+use super::progress::time_left;
+use crate::check::{self, Deleted, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
 use crate::pool::{
@@ -20,7 +21,7 @@ use crate::pool::{
 /// The message for a configuration without pools.
 pub(super) const NO_POOL: &str = "no pool is here; give --pool or ROOTCELLAR_POOLS, or mount a disk below the directory of a pool set";
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct InspectArgs {
     #[command(flatten)]
     pools: PoolArgs,
@@ -31,6 +32,16 @@ pub(super) struct InspectArgs {
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// List the deleted ones that pools with the option keep= can bring back
+    #[arg(long)]
+    deleted: bool,
+
+    #[command(flatten)]
+    inspect: InspectArgs,
 }
 
 #[derive(Debug, Args)]
@@ -68,7 +79,13 @@ impl InspectArgs {
 pub(super) trait Kind: Record<Id: ObjectId<Name: FromStr + Display>> + Sized {
     const HEADS: &'static [&'static str];
 
+    /// The head of the column with the Kubernetes object that it belonged to.
+    const OBJECT_HEAD: &'static str;
+
     fn all(contents: &PoolContents) -> &[Held<Self>];
+    fn deleted(contents: &PoolContents) -> &[Deleted<Self>];
+    /// The Kubernetes object that it belongs to.
+    fn kubernetes_object(&self) -> String;
     fn is(source: Source) -> bool;
     fn row(contents: &PoolContents, held: &Held<Self>) -> Vec<String>;
     fn fields(contents: &PoolContents, held: &Held<Self>) -> Fields;
@@ -133,9 +150,18 @@ impl Fields {
 }
 
 /// Lists the objects of all pools. False if a pool is unavailable or has quarantined objects.
-pub(super) fn list<K: Kind>(args: &InspectArgs) -> Result<bool> {
-    let pools = args.contents()?;
-    if args.json {
+pub(super) fn list<K: Kind>(args: &ListArgs) -> Result<bool> {
+    let ListArgs { deleted, inspect } = args;
+    let pools = inspect.contents()?;
+    if *deleted {
+        if inspect.json {
+            print(format_args!("{:#}", deleted_json::<K>(&pools)))?;
+        } else {
+            print(deleted_lines::<K>(&pools).join("\n"))?;
+        }
+        return Ok(!print_unavailable(&pools));
+    }
+    if inspect.json {
         print(format_args!("{:#}", list_json::<K>(&pools)))?;
     } else {
         print(list_lines::<K>(&pools).join("\n"))?;
@@ -230,6 +256,70 @@ fn list_lines<K: Kind>(pools: &[PoolContents]) -> Vec<String> {
         lines.extend(quarantined.map(|quarantined| quarantined_line(&contents.pool, quarantined)));
     }
     lines
+}
+
+fn deleted_lines<K: Kind>(pools: &[PoolContents]) -> Vec<String> {
+    if pools.is_empty() {
+        return vec![NO_POOL.to_owned()];
+    }
+    let heads = [
+        "NAME",
+        K::OBJECT_HEAD,
+        "POOL",
+        "SIZE",
+        "REMOVED IN",
+        "ID",
+        "ENTRY",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for contents in pools {
+        let row = |deleted: &Deleted<K>| {
+            let record = &deleted.record;
+            let size = Bytes(record.reserved());
+            vec![
+                record.name().to_string(),
+                record.kubernetes_object(),
+                contents.pool.name.to_string(),
+                or_dash(
+                    Some(size)
+                        .filter(|size| *size > Bytes::ZERO)
+                        .map(Bytes::rounded),
+                ),
+                deleted.left.map_or("no time".to_owned(), time_left),
+                record.id().to_string(),
+                deleted.entry.simple().to_string(),
+            ]
+        };
+        rows.extend(K::deleted(contents).iter().map(row));
+    }
+    table::lines(&rows)
+}
+
+fn deleted_json<K: Kind>(pools: &[PoolContents]) -> Value {
+    let mut all = Vec::new();
+    let mut unavailable = Vec::new();
+    for contents in pools {
+        let pool = &contents.pool.name;
+        for Deleted {
+            record,
+            entry,
+            left,
+        } in K::deleted(contents)
+        {
+            let mut json = json!(record);
+            let left = left.map(|left| left.as_secs());
+            let entry = entry.simple().to_string();
+            add(
+                &mut json,
+                json!({ "pool": pool, "entry": entry, "seconds_left": left }),
+            );
+            all.push(json);
+        }
+        if let Some(problem) = &contents.pool.problem {
+            unavailable.push(json!({ "pool": pool, "problem": problem.to_string() }));
+        }
+    }
+    json!({ "deleted": all, "unavailable": unavailable })
 }
 
 fn unfinished<K: Kind>(contents: &PoolContents) -> impl Iterator<Item = &Unfinished> {

@@ -107,13 +107,18 @@ fn parse_policy(text: &str) -> Result<ReclaimPolicy, String> {
 
 /// Prints the objects. False if an object is refused, or if a pool cannot be read.
 pub(super) fn run(args: &ManifestArgs) -> Result<bool> {
-    let known = args.known.as_deref().map(Known::read).transpose()?;
     let pools = args.inspect.contents()?;
     if pools.is_empty() {
         return Err(Error::invalid("--pool", NO_POOL));
     }
     let is_unavailable = inspect::print_unavailable(&pools);
-    let printed = Printed::gather(args, known.as_ref(), &pools)?;
+    Ok(print_objects(args, &pools)? && !is_unavailable)
+}
+
+/// Prints the objects; false if one is refused.
+fn print_objects(args: &ManifestArgs, pools: &[PoolContents]) -> Result<bool> {
+    let known = args.known.as_deref().map(Known::read).transpose()?;
+    let printed = Printed::gather(args, known.as_ref(), pools)?;
     for refusal in &printed.refusals {
         eprintln!("rootcellar: {refusal}");
     }
@@ -121,7 +126,35 @@ pub(super) fn run(args: &ManifestArgs) -> Result<bool> {
     if !is_refused || args.partial {
         printed.print(args.inspect.json)?;
     }
-    Ok(!is_refused && !is_unavailable)
+    Ok(!is_refused)
+}
+
+/// Prints the objects of one volume, its claim included; false if they are refused. `class` is used where the record
+/// has none.
+pub(super) fn print_of(
+    id: &str,
+    class: Option<&String>,
+    driver: &DriverArgs,
+    inspect: &InspectArgs,
+) -> Result<bool> {
+    let args = ManifestArgs {
+        id: Some(id.to_owned()),
+        all: false,
+        pv: None,
+        claim: None,
+        claim_uid: None,
+        known: None,
+        class: class.cloned(),
+        policy: ReclaimPolicy::Retain,
+        size: None,
+        node: None,
+        claims: true,
+        snapshots: false,
+        partial: false,
+        driver: driver.clone(),
+        inspect: inspect.clone(),
+    };
+    print_objects(&args, &inspect.contents()?)
 }
 
 #[derive(Debug)]

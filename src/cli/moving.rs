@@ -34,9 +34,9 @@ pub(super) struct MoveArgs {
 }
 
 pub(super) fn run(args: &MoveArgs) -> Result<bool> {
-    let mut server = args.server.connect()?;
+    let server = args.server.connect()?;
     let id = args.id;
-    match ask(&mut server, args) {
+    match ask(&server, args) {
         Ok(MoveVolumeResponse {
             outcome,
             pool,
@@ -62,7 +62,7 @@ pub(super) fn run(args: &MoveArgs) -> Result<bool> {
 }
 
 /// Asks the server, and waits while another call, such as an earlier move, works on the volume.
-fn ask(server: &mut Server, args: &MoveArgs) -> Result<MoveVolumeResponse, Status> {
+fn ask(server: &Server, args: &MoveArgs) -> Result<MoveVolumeResponse, Status> {
     let mut waits = false;
     loop {
         let request = MoveVolumeRequest {
@@ -70,14 +70,18 @@ fn ask(server: &mut Server, args: &MoveArgs) -> Result<MoveVolumeResponse, Statu
             to: args.to.clone(),
             force: args.force,
         };
-        match server.runtime.block_on(server.admin.move_volume(request)) {
+        let mut admin = server.admin.clone();
+        let call = admin.move_volume(request);
+        match server.wait("", &args.id.to_string(), call) {
             Err(status) if status.code() == Code::Aborted => {
                 if !waits {
                     print_refusal(&status);
                     eprintln!("rootcellar: waiting for it to end");
                 }
                 waits = true;
-                std::thread::sleep(ASK_AGAIN);
+                // A timer needs the runtime from its beginning.
+                let pause = async { tokio::time::sleep(ASK_AGAIN).await };
+                server.wait("", &args.id.to_string(), pause);
             }
             answer => return Ok(answer?.into_inner()),
         }

@@ -17,7 +17,9 @@ use super::output::print;
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::Result;
-use crate::pool::{self, Adopted, Memory, PoolOptions, Unavailable, Unenforced, Wanted};
+use crate::pool::{
+    self, Adopted, Claims, Memory, PoolOptions, Unavailable, Unenforced, Wanted, path,
+};
 
 /// The time that the disks of pools have to answer for a list.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,24 +28,46 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PLACE_POOLS_HELP: &str =
     "Read from these pools whether the path must be a mount point; this flag makes and adopts none";
 
+/// The help of the path of a pool that exists.
+const ADOPTED_PATH_HELP: &str = "Adopt the pool in this directory; it must be a mount point if a configured pool with require-mount has \
+     this path";
+
 /// The commands for pools.
 #[derive(Debug, Subcommand)]
 pub(super) enum PoolCommand {
     /// Make an empty directory a pool
+    #[command(
+        after_help = "Example:\n  rootcellar pool init /var/lib/rootcellar/pools/fast --node node1"
+    )]
     Init(PlaceArgs),
     /// Switch on simple quota on the btrfs of a pool, so that the sizes of later volumes are enforced
+    #[command(
+        after_help = "Example:\n  rootcellar pool enable-quota /var/lib/rootcellar/pools/fast"
+    )]
     EnableQuota {
         /// Switch it on for the btrfs of this directory
         #[arg(value_parser = PoolOptions::absolute_path)]
         path: PathBuf,
     },
     /// List the configured pools, without disturbing a server
-    List(InspectArgs),
+    #[command(after_help = "Example:\n  rootcellar pool list --json")]
+    List(ListArgs),
     /// Cordon a pool: give it no new volumes, snapshots and copies, until it is uncordoned
+    #[command(after_help = "Example:\n  rootcellar pool cordon disks/disk1")]
     Cordon(CordonArgs),
     /// Uncordon a pool: give it new volumes, snapshots and copies again
+    #[command(after_help = "Example:\n  rootcellar pool uncordon disks/disk1")]
     Uncordon(CordonArgs),
     /// Adopt the pool at a path: another node's, another one than the path had, or a retired one
+    ///
+    /// Use it when a disk comes from another node, when this node has a new name, when another disk with a
+    /// pool replaces the former one, or when a retired pool returns. It accepts a pool of any node and path that
+    /// no server serves. The volumes and snapshots keep their ids and data. It refuses a directory without a
+    /// pool, because `pool init` makes new ones, and a filesystem that cannot have pools. Never adopt the copy of a disk whose original is
+    /// served, because both have the same ids. It may be repeated.
+    #[command(after_help = "Example:\n  rootcellar pool adopt /var/lib/rootcellar/pools/fast --node node2",
+              mut_arg("path", |path| path.help(ADOPTED_PATH_HELP)),
+              mut_arg("node", |node| node.help("Make it a pool of this Kubernetes node, and no longer of its former one")))]
     Adopt {
         #[command(flatten)]
         place: PlaceArgs,
@@ -51,6 +75,7 @@ pub(super) enum PoolCommand {
         state: StateArgs,
     },
     /// Retire a pool that is lost for good, so that its volumes can be deleted and its path reused
+    #[command(after_help = "Example:\n  rootcellar pool retire ID")]
     Retire {
         /// Retire the pool with this id, or the pool of the volume with this id
         #[arg(value_parser = parse_pool_id)]
@@ -60,12 +85,22 @@ pub(super) enum PoolCommand {
     },
 }
 
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    inspect: InspectArgs,
+
+    /// Expect the pools to be of this Kubernetes node
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = parse_node)]
+    node: Option<NodeName>,
+}
+
 /// A directory and the node of its pool.
 #[derive(Debug, Args)]
 #[command(mut_arg("pools", |pools| pools.help(PLACE_POOLS_HELP).long_help(None::<&str>)))]
 pub(super) struct PlaceArgs {
-    /// Use this directory; it must be empty for a new pool, except for lost+found, and a mount point if
-    /// a configured pool with require-mount has this path
+    /// Use this directory; it must be empty, except for lost+found, and a mount point if a configured pool
+    /// with require-mount has this path
     #[arg(value_parser = PoolOptions::absolute_path)]
     path: PathBuf,
 
@@ -85,7 +120,7 @@ pub(super) fn run(command: &PoolCommand) -> Result<bool> {
     match command {
         PoolCommand::Init(place) => init(place),
         PoolCommand::EnableQuota { path } => enable_quota(path),
-        PoolCommand::List(inspect) => list(inspect),
+        PoolCommand::List(args) => list(args),
         PoolCommand::Cordon(args) => cordon::run(args, true),
         PoolCommand::Uncordon(args) => cordon::run(args, false),
         PoolCommand::Adopt { place, state } => adopt(place, &state.state_dir),
@@ -190,11 +225,23 @@ fn retired_lines(id: PoolId, paths: &[PathBuf]) -> Vec<String> {
     lines
 }
 
-fn list(args: &InspectArgs) -> Result<bool> {
-    let memory = args.memory()?;
-    let pools = check::inspect_all(&args.pools(memory.as_ref())?, PATIENCE);
+fn list(args: &ListArgs) -> Result<bool> {
+    let ListArgs { inspect, node } = args;
+    let memory = inspect.memory()?;
+    let options = inspect.pools(memory.as_ref())?;
+    let pools = check::inspect_all(&options, PATIENCE);
     let list = Path::new("pool list");
     let mut pools = pools.map_err(PathFault::at("start a thread for", list))?;
+    let claims = Claims::default();
+    for (pool, options) in pools.iter_mut().zip(&options) {
+        let problem = pool.problem.take();
+        pool.problem = problem.map(|reason| check::remembering(reason, memory.as_ref(), options));
+        let (None, Some(id), Some(owner)) = (&pool.problem, pool.id, &pool.node) else {
+            continue;
+        };
+        let known = path::identify(id, owner, options, memory.as_ref(), node.as_ref(), &claims);
+        pool.problem = known.err();
+    }
     if let Some(memory) = memory {
         let cordoned = memory.cordoned()?;
         for pool in &mut pools {
@@ -205,7 +252,7 @@ fn list(args: &InspectArgs) -> Result<bool> {
             pool.id = pool.id.or(remembered);
         }
     }
-    if args.json {
+    if inspect.json {
         let pools: Vec<Value> = pools.iter().map(to_json).collect();
         print(format_args!("{:#}", Value::from(pools)))?;
     } else {

@@ -1,6 +1,7 @@
 //! `rootcellar serve`.
 
 use std::env::VarError;
+use std::fmt::Display;
 use std::io::IsTerminal;
 
 use linux::os;
@@ -73,10 +74,24 @@ fn start_log(format: LogFormat) -> Result<()> {
 }
 
 fn log_filter(directives: &str) -> Result<EnvFilter> {
+    let is_wrong = |problem: &dyn Display| {
+        let forms = "a level (error, warn, info, debug or trace) or MODULE=LEVEL";
+        Error::invalid(
+            "RUST_LOG",
+            format!("{directives:?}: {problem}; write {forms}"),
+        )
+    };
+    // The parser takes a misspelt level for a module, and the log of all others would end.
+    let mut words = directives.split(',');
+    let is_level = |word: &str| word.is_empty() || word.parse::<LevelFilter>().is_ok();
+    let is_module = |word: &str| word.contains(['=', '[', ']']) || word.starts_with("rootcellar");
+    if let Some(word) = words.find(|word| !is_module(word) && !is_level(word)) {
+        return Err(is_wrong(&format_args!("{word} is no level")));
+    }
     EnvFilter::builder()
         .with_default_directive(LevelFilter::INFO.into())
         .parse(directives)
-        .map_err(|error| Error::invalid("RUST_LOG", format!("{directives:?}: {error}")))
+        .map_err(|error| is_wrong(&error))
 }
 
 #[cfg(test)]
@@ -116,15 +131,25 @@ mod tests {
 
     #[test]
     fn a_bad_log_filter_is_a_mistake_in_the_environment() {
-        for good in ["", "debug", "rootcellar=debug,tonic=warn"] {
+        for good in [
+            "",
+            "debug",
+            "off",
+            "info,rootcellar::pool=debug",
+            "rootcellar[span]=warn",
+            "info,rootcellar",
+        ] {
             log_filter(good).unwrap();
         }
-        let error = log_filter("rootcellar=loud=very").unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with("RUST_LOG: \"rootcellar=loud=very\""),
-            "{error}"
-        );
+        for bad in [
+            "rootcellar=loud=very",
+            "verbose",
+            "info,verbose",
+            "rootcellar=loud",
+        ] {
+            let error = log_filter(bad).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("RUST_LOG: {bad:?}")), "{error}");
+            assert!(error.ends_with("or MODULE=LEVEL"), "{error}");
+        }
     }
 }

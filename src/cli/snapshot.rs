@@ -5,10 +5,9 @@ use objects::{Bytes, SnapshotId};
 use serde_json::{Value, json};
 
 use super::delete::{self, DeleteArgs};
-use super::inspect::{
-    self, Fields, InspectArgs, Kind, ShowArgs, name_or_id, object, or_dash, when,
-};
-use crate::check::{Held, PoolContents};
+use super::inspect::{self, Fields, Kind, ListArgs, ShowArgs, name_or_id, object, or_dash, when};
+use super::kept::{self, PurgeArgs, UndeleteSnapshotArgs};
+use crate::check::{Deleted, Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Record, SnapshotRecord, Source};
 
@@ -16,15 +15,28 @@ use crate::pool::{Record, SnapshotRecord, Source};
 #[derive(Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
     /// List the snapshots of the configured pools, also unfinished ones, without disturbing a server
-    List(InspectArgs),
+    #[command(after_help = "Example:\n  rootcellar snapshot list --json")]
+    List(ListArgs),
     /// Show all details of one snapshot, without disturbing a server
+    #[command(after_help = "Example:\n  rootcellar snapshot show ID")]
     Show(ShowArgs),
     /// Delete a retained snapshot, through the server
     ///
     /// It frees the space of a snapshot that the policy Retain left. Delete the VolumeSnapshotContent
     /// before, or Kubernetes keeps an object without data. Volumes that were restored from it stay.
     #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
+    #[command(after_help = "Example:\n  rootcellar snapshot delete ID")]
     Delete(DeleteArgs<SnapshotId>),
+    /// Bring back deleted snapshots that a pool keeps, through the server
+    ///
+    /// `snapshot list --deleted` prints the ids, and `volume manifest --snapshots` their Kubernetes objects.
+    /// Delete the VolumeSnapshotContent before, or its late deletion deletes the snapshot again.
+    #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
+    #[command(after_help = "Example:\n  rootcellar snapshot undelete ID")]
+    Undelete(UndeleteSnapshotArgs),
+    /// Delete for good the deleted snapshots that pools keep, through the server
+    #[command(after_help = "Example:\n  rootcellar snapshot purge ID")]
+    Purge(PurgeArgs<SnapshotId>),
 }
 
 pub(super) fn run(command: &SnapshotCommand) -> Result<bool> {
@@ -32,6 +44,8 @@ pub(super) fn run(command: &SnapshotCommand) -> Result<bool> {
         SnapshotCommand::List(args) => inspect::list::<SnapshotRecord>(args),
         SnapshotCommand::Show(args) => inspect::show::<SnapshotRecord>(args),
         SnapshotCommand::Delete(args) => delete::snapshot(args),
+        SnapshotCommand::Undelete(args) => kept::undelete_snapshots(args),
+        SnapshotCommand::Purge(args) => kept::purge(args),
     }
 }
 
@@ -46,12 +60,21 @@ fn source_claim(record: &SnapshotRecord) -> Option<String> {
 }
 
 impl Kind for SnapshotRecord {
+    const OBJECT_HEAD: &'static str = "SNAPSHOT";
     const HEADS: &'static [&'static str] = &[
         "NAME", "SNAPSHOT", "POOL", "SIZE", "HOLDS", "METHOD", "IN USE", "CREATED", "OF",
     ];
 
     fn all(contents: &PoolContents) -> &[Held<Self>] {
         &contents.snapshots
+    }
+
+    fn deleted(contents: &PoolContents) -> &[Deleted<Self>] {
+        &contents.kept_snapshots
+    }
+
+    fn kubernetes_object(&self) -> String {
+        own_object(self)
     }
 
     fn is(source: Source) -> bool {

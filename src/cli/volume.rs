@@ -7,12 +7,11 @@ use serde_json::{Value, json};
 use super::delete::{self, DeleteArgs};
 use super::enforce::{self, EnforceArgs};
 use super::import::{self, ExportArgs, ImportArgs};
-use super::inspect::{
-    self, Fields, InspectArgs, Kind, ShowArgs, name_or_id, object, or_dash, when,
-};
+use super::inspect::{self, Fields, Kind, ListArgs, ShowArgs, name_or_id, object, or_dash, when};
+use super::kept::{self, PurgeArgs, UndeleteArgs};
 use super::manifest::{self, ManifestArgs};
 use super::moving::{self, MoveArgs};
-use crate::check::{Held, PoolContents};
+use crate::check::{Deleted, Held, PoolContents};
 use crate::error::Result;
 use crate::pool::{Move, MoveState, Record, Source, VolumeRecord};
 use crate::volume::{Class, Parametrized};
@@ -22,43 +21,64 @@ use crate::volume::{Class, Parametrized};
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 pub(super) enum VolumeCommand {
     /// List the volumes of the configured pools, without disturbing a server
-    List(InspectArgs),
+    #[command(after_help = "Example:\n  rootcellar volume list --json")]
+    List(ListArgs),
     /// Show all details of one volume, without disturbing a server
+    #[command(after_help = "Example:\n  rootcellar volume show ID")]
     Show(ShowArgs),
     /// Print the Kubernetes objects that bind claims to volumes, for kubectl apply
     ///
     /// It reads the records, without disturbing a server, and writes nothing. Each PersistentVolume has
     /// the policy Retain and names its claim, so no other claim can get the volume. If the claim exists,
     /// give its uid, or Kubernetes does not bind it; if not, give none, or Kubernetes releases the volume.
+    #[command(
+        after_help = "Example:\n  rootcellar volume manifest --all --claims --snapshots | kubectl apply -f -"
+    )]
     Manifest(Box<ManifestArgs>),
     /// Delete a retained volume with all its data, through the server
     ///
     /// It frees the space of a volume that the policy Retain left. Delete the PersistentVolume before,
     /// or Kubernetes keeps an object without data. The server refuses a published volume.
+    #[command(after_help = "Example:\n  rootcellar volume delete ID")]
     Delete(DeleteArgs<VolumeId>),
+    /// Bring back deleted volumes that a pool keeps, through the server, and print their Kubernetes objects
+    ///
+    /// `volume list --deleted` prints the ids. Delete the PersistentVolume before, or its late deletion deletes
+    /// the volume again. The size is reserved again. It may be repeated.
+    #[command(after_help = "Example:\n  rootcellar volume undelete ID | kubectl apply -f -")]
+    Undelete(Box<UndeleteArgs>),
+    /// Delete for good the deleted volumes that pools keep, through the server
+    #[command(after_help = "Example:\n  rootcellar volume purge ID")]
+    Purge(PurgeArgs<VolumeId>),
     /// Enforce the sizes of volumes that are older than the quota of their pool, through the server
     ///
     /// It works on XFS and ext4 with project quota. The server refuses a volume that is published or
-    /// uses more than its size, and does not change it. It takes 50 microseconds per file. The log of
-    /// the server reports progress, and the command may be repeated.
+    /// uses more than its size, and does not change it. It takes 50 microseconds per file. A
+    /// terminal and the log of the server show the progress. The command may be repeated.
+    #[command(after_help = "Example:\n  rootcellar volume enforce --all")]
     Enforce(EnforceArgs),
     /// Move a volume to another member of its pool set, under the same id, through the server
     ///
     /// It empties a failing disk. Stop the pods of the volume before, because the server refuses a
     /// published one, and cordon the member, so that nothing new comes. The data is copied byte by byte;
-    /// `volume list` shows the progress. Snapshots stay in their member. The server goes on if this
+    /// a terminal and `volume list` show the progress. Snapshots stay in their member. The server goes on if this
     /// command ends, and a repeated one waits for it, or reports that the volume is there.
+    #[command(after_help = "Example:\n  rootcellar volume move ID --to disk2")]
     Move(MoveArgs),
-    /// Make a directory of this node a volume, by a rename into a pool on the same filesystem
+    /// Make a directory of this node a volume, by a rename into a pool on the same filesystem or by a copy
     ///
     /// Run it on the node, or with --host in a pod. It refuses a directory that is in use. A file stays at
     /// the path, so that no pod starts on an empty directory. It may be repeated, and `volume export`
     /// undoes it.
+    #[command(
+        after_help = "Example:\n  rootcellar volume import /srv/data --pool fast --name pv-data --size 10Gi --claim shop/data"
+    )]
     Import(ImportArgs),
     /// Make a volume a directory of this node again, where it was before its import
     ///
     /// Delete the PersistentVolume before. The server refuses a published volume. It may be repeated.
     #[allow(clippy::doc_markdown, reason = "the comment is the help text")]
+    #[command(after_help = "Example:\n  rootcellar volume export ID --to /srv/data")]
     Export(ExportArgs),
 }
 
@@ -68,6 +88,8 @@ pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
         VolumeCommand::Show(args) => inspect::show::<VolumeRecord>(args),
         VolumeCommand::Manifest(args) => manifest::run(args),
         VolumeCommand::Delete(args) => delete::volume(args),
+        VolumeCommand::Undelete(args) => kept::undelete_volumes(args),
+        VolumeCommand::Purge(args) => kept::purge(args),
         VolumeCommand::Enforce(args) => enforce::run(args),
         VolumeCommand::Move(args) => moving::run(args),
         VolumeCommand::Import(args) => import::import(args),
@@ -110,12 +132,21 @@ fn retained(contents: &PoolContents, record: &VolumeRecord) -> Bytes {
 }
 
 impl Kind for VolumeRecord {
+    const OBJECT_HEAD: &'static str = "CLAIM";
     const HEADS: &'static [&'static str] = &[
         "NAME", "CLAIM", "POOL", "KIND", "SIZE", "USED", "CREATED", "COPY OF",
     ];
 
     fn all(contents: &PoolContents) -> &[Held] {
         &contents.volumes
+    }
+
+    fn deleted(contents: &PoolContents) -> &[Deleted] {
+        &contents.kept_volumes
+    }
+
+    fn kubernetes_object(&self) -> String {
+        claim(self)
     }
 
     fn is(source: Source) -> bool {

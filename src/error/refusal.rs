@@ -14,6 +14,18 @@ use crate::pool::{self, Source, Unavailable};
 /// The reason why somebody must act first.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
+    #[error(
+        "{what} {name} exists already, as {id}; delete it first, or give the deleted volume another name with --as"
+    )]
+    NameLives {
+        what: &'static str,
+        name: String,
+        id: String,
+    },
+    #[error(
+        "volume {id} has copies that hold {retained} of its blocks; delete them first, or bring it back without --as"
+    )]
+    HasCopies { id: VolumeId, retained: Bytes },
     #[error("pools {one} and {other} both have {what} {id}; take the disk of one of them away")]
     InTwoPools {
         one: PoolName,
@@ -25,7 +37,7 @@ pub enum Refusal {
     ImageInUse { id: VolumeId, device: PathBuf },
     #[error(transparent)]
     Mount(mount::Error),
-    #[error("volume {id} is published at {at:?}; unpublish it first")]
+    #[error("volume {id} is published at {at:?}; delete the pods that use it first")]
     Published { id: VolumeId, at: PathBuf },
     #[error(
         "the size of volume {id} is not enforced throughout yet, and renames in it would fail; run \
@@ -137,14 +149,20 @@ pub enum Unsuitable {
     NoPool { wanted: PoolName, all: String },
     #[error("pool set {set} has no member on this node; mount a disk below its directory")]
     EmptySet { set: PoolName },
-    #[error("pool {pool} cannot enforce sizes, and the class has enforcement=required")]
+    #[error(
+        "pool {pool} cannot enforce sizes, and the class has enforcement=required; use another pool, or follow \
+         `rootcellar check`"
+    )]
     NoEnforcement { pool: PoolName },
     #[error(
         "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, or \
          `rootcellar pool uncordon {pool}`"
     )]
     Cordoned { pool: PoolName },
-    #[error("pool {pool} is on {has}, and the class asks for fs_type {wants:?}")]
+    #[error(
+        "pool {pool} is on {has}, and the class asks for fs_type {wants:?}; change csi.storage.k8s.io/fstype or \
+         the pool"
+    )]
     Filesystem {
         pool: PoolName,
         has: Filesystem,

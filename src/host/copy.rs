@@ -22,10 +22,11 @@ use rustix::io::Errno;
 
 use crate::error::{Error, HostRefusal, Result};
 use crate::pool::incoming::IncomingEntry;
+use crate::pool::{Advance, Unit};
 use crate::volume::GoesOn;
 
 use super::kind::Kind;
-use super::{Found, HostPath, keep_times, make_file, notice};
+use super::{Found, HostPath, Show, keep_times, make_file, notice};
 
 /// How often a long copy is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -153,10 +154,14 @@ impl<'a> Original<'a> {
         target: &OwnedFd,
         size: Bytes,
         total: Option<Bytes>,
+        show: Option<Show>,
         goes_on: GoesOn<'_>,
     ) -> Result<()> {
         let path = self.path();
-        let watch = Watch::new(&path, total, size, goes_on);
+        let watch = Watch {
+            total,
+            ..Watch::new(&path, size, show, goes_on)
+        };
         let fault = |errno: Errno| self.at.fault("read")(errno);
         let top = os::open_source_dir(self.open()?, ".").map_err(fault)?;
         let began = Since::now(&top).map_err(fault)?;
@@ -255,11 +260,11 @@ impl HostPath {
         id: VolumeId,
         entry: &str,
         tree: &OwnedFd,
-        from: &Path,
+        watch: &Watch<'_>,
         pool: &Path,
     ) -> Result<()> {
         let name = export_name(id, entry);
-        let copied = self.copy_beside(os, &name, tree, from).and_then(|()| {
+        let copied = self.copy_beside(os, &name, tree, watch).and_then(|()| {
             if self.found == Found::Nothing {
                 return self.make_notice(os, &self.own_name(), &notice(id, pool));
             }
@@ -274,12 +279,11 @@ impl HostPath {
         self.swap(os, &name, FileType::RegularFile)
     }
 
-    fn copy_beside(&self, os: &Os, name: &str, tree: &OwnedFd, from: &Path) -> Result<()> {
+    fn copy_beside(&self, os: &Os, name: &str, tree: &OwnedFd, watch: &Watch<'_>) -> Result<()> {
         self.remove_beside(os, name)?;
         let made = os.mkdir(&self.parent, name, 0o700);
         made.map_err(self.fault("make a directory beside"))?;
         let target = os::open_place(&self.parent, name).map_err(self.fault("open"))?;
-        let watch = Watch::new(from, None, Bytes::MAX, &|| Ok(()));
         watch.copy(os, tree, &target, Some(&self.path))?;
         let synced = os.syncfs(&self.parent);
         synced.map_err(self.fault("sync the disk of"))
@@ -324,12 +328,16 @@ fn export_name(id: VolumeId, entry: &str) -> String {
 }
 
 /// Reports a copy and asks whether it goes on.
-struct Watch<'a> {
+pub(super) struct Watch<'a> {
     from: &'a Path,
     total: Option<Bytes>,
     /// The most bytes that are copied.
     most: Bytes,
     bytes: AtomicU64,
+    /// The bytes written into files, also into unfinished ones.
+    written: AtomicU64,
+    /// Shows the progress on a terminal. Without it, the progress is in the log.
+    show: Option<Show>,
     reported: Mutex<Instant>,
     goes_on: GoesOn<'a>,
 }
@@ -339,27 +347,48 @@ impl CopyWatch for Watch<'_> {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    fn wrote(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     fn stopped(&self) -> bool {
+        self.report();
+        self.bytes() > self.most || (self.goes_on)().is_err()
+    }
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(
+        from: &'a Path,
+        most: Bytes,
+        show: Option<Show>,
+        goes_on: GoesOn<'a>,
+    ) -> Self {
+        Self {
+            from,
+            total: None,
+            most,
+            bytes: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            show,
+            reported: Mutex::new(Instant::now()),
+            goes_on,
+        }
+    }
+
+    fn report(&self) {
+        if let Some(show) = self.show {
+            // A large file counts before it is complete; many small ones occupy more than is written.
+            let done = self.bytes().0.max(self.written.load(Ordering::Relaxed));
+            let (total, unit) = (self.total.map(|total| total.0), Unit::Bytes);
+            return show("copied", Advance { done, total, unit });
+        }
         let mut reported = lock(&self.reported);
         if reported.elapsed() >= REPORT_EVERY {
             *reported = Instant::now();
             let (from, copied) = (self.from.display(), self.bytes().rounded());
             let of = self.total.map_or(String::new(), Bytes::rounded);
             tracing::info!(%from, %copied, %of, "copying");
-        }
-        self.bytes() > self.most || (self.goes_on)().is_err()
-    }
-}
-
-impl<'a> Watch<'a> {
-    fn new(from: &'a Path, total: Option<Bytes>, most: Bytes, goes_on: GoesOn<'a>) -> Self {
-        Self {
-            from,
-            total,
-            most,
-            bytes: AtomicU64::new(0),
-            reported: Mutex::new(Instant::now()),
-            goes_on,
         }
     }
 

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use linux::mount::Users;
 use linux::os::Os;
-use objects::VolumeId;
+use objects::{Bytes, VolumeId};
 
 use crate::error::{Error, HostRefusal, Result};
 use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::volume::Export;
 
 use super::apart::check_outside;
-use super::copy::Original;
+use super::copy::{Original, Watch};
 use super::place::HostPool;
-use super::{Found, HostPath, ImportServer, check_unused};
+use super::{Found, HostPath, ImportServer, Show, check_unused};
 
 /// A volume that shall become a directory of the host.
 #[derive(Debug, Clone)]
@@ -25,6 +25,7 @@ pub struct ExportTo {
     pub users: Users,
     /// Whether it is only checked.
     pub dry_run: bool,
+    pub show: Option<Show>,
 }
 
 /// The outcome of an export.
@@ -213,12 +214,13 @@ impl ExportTo {
         pool.note_export(self.id, &at.path)?;
         if is_copy {
             let (tree, from) = (pool.open_tree(taken)?, pool.tree(taken));
+            let watch = Watch::new(&from, Bytes::MAX, self.show, &|| Ok(()));
             at.put_copy(
                 &self.os,
                 self.id,
                 taken.name(),
                 &tree,
-                &from,
+                &watch,
                 &exported.pool,
             )?;
         } else {

@@ -18,7 +18,7 @@ use super::apart::check_apart;
 use super::copy::Original;
 use super::kind::Kind;
 use super::place::HostPool;
-use super::{Content, Found, HostPath, check_no_mounts, check_not_written, check_unused};
+use super::{Content, Found, HostPath, Show, check_no_mounts, check_not_written, check_unused};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
@@ -68,6 +68,7 @@ pub struct Import {
     pub users: Users,
     /// Whether it is only checked.
     pub dry_run: bool,
+    pub show: Option<Show>,
 }
 
 /// The outcome of an import.
@@ -128,7 +129,7 @@ impl Import {
             ImportMethod::Copy
         };
         check_no_mounts(&at.path)?;
-        let content = at.inspect()?;
+        let content = at.inspect(self.show)?;
         // The server's only permission, before anybody stops the processes of the directory in vain.
         let permitted = server.check_import(&self.request(Some(NewImport {
             size: self.size,
@@ -215,7 +216,7 @@ impl Import {
             check_unused(&path, self.users)?;
             server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
                 let target = pool.open_below(data)?;
-                original.copy(&self.os, &target, size, total, goes_on)?;
+                original.copy(&self.os, &target, size, total, self.show, goes_on)?;
                 if original.is_apart() {
                     // Since that scan, a process can open it only by its name beside the path. One that still
                     // has a file open there may write what the copy lacks.

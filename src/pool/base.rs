@@ -9,6 +9,7 @@ use linux::filesystem::Filesystem;
 use linux::quota::Enforcement;
 use objects::{PoolId, PoolName};
 
+use crate::pool::advance::Advances;
 use crate::pool::copies::running::Copies;
 use crate::pool::state::PoolState;
 use crate::pool::store::context::Context;
@@ -32,8 +33,11 @@ pub struct Pool {
     /// Locked while the marker is written with the bytes of other data.
     pub(super) marking: Mutex<()>,
     pub(crate) copies: Copies,
+    pub(crate) advances: Advances,
     /// The number of limits that differed from the records and were restored.
     pub(super) limits_restored: AtomicU64,
+    /// The number of kept objects that were deleted for good before their time, for their space.
+    pub(super) purged_early: AtomicU64,
     pub(super) works: Works,
 }
 
@@ -50,7 +54,9 @@ impl Pool {
             limiting: Mutex::new(()),
             marking: Mutex::new(()),
             copies: Copies::default(),
+            advances: Advances::default(),
             limits_restored: AtomicU64::new(0),
+            purged_early: AtomicU64::new(0),
             works: Works::default(),
         })
     }

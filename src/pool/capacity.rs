@@ -12,7 +12,7 @@ use objects::Bytes;
 
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::{FreeSpace, Policy};
-use crate::pool::state::reservations::{Charged, Measurement, Standing};
+use crate::pool::state::reservations::{Charged, KeptBytes, Measurement, Standing};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::error::Result;
 use crate::pool::store::unavailable::Unavailable;
@@ -44,10 +44,10 @@ impl Pool {
         self.state.standing(whole, |disk| self.policy(disk))
     }
 
-    /// The free space of [`Pool::standing`], or zero.
+    /// The free space of [`Pool::standing`] with that of kept objects, or zero.
     pub(crate) fn inspected_space(&self, whole: bool) -> Bytes {
         let standing = self.standing(whole);
-        standing.map_or(Bytes::ZERO, |standing| standing.space)
+        standing.map_or(Bytes::ZERO, |standing| standing.reported)
     }
 
     /// Measures the disk of a set's member. Failures are left to the inspections.
@@ -55,9 +55,7 @@ impl Pool {
         if self.name().member().is_none() {
             return;
         }
-        if let Ok(measurement) = self.measure(disk) {
-            self.state.measured(&self.policy(disk), &measurement);
-        }
+        let _ = self.report(disk, &self.policy(disk), None);
     }
 
     /// As [`Pool::measure_member`], unless that was done a moment ago.
@@ -83,20 +81,34 @@ impl Pool {
     pub(super) fn free_space(&self) -> Option<FreeSpace> {
         let disk = self.disk().ok()?;
         let policy = self.policy(&disk);
-        self.state.known(&policy).or_else(|| {
-            let measurement = self.measure(&disk).ok()?;
-            Some(self.state.measured(&policy, &measurement))
-        })
+        let known = self.state.known(&policy);
+        known.or_else(|| self.report(&disk, &policy, self.state.known_kept()).ok())
+    }
+
+    /// Measures the free space for a report, and the kept objects unless their bytes are known.
+    fn report(
+        &self,
+        disk: &Disk,
+        policy: &Policy,
+        kept: Option<KeptBytes>,
+    ) -> Result<FreeSpace, Fault> {
+        let measurement = self.measure(disk)?;
+        let kept = match kept {
+            Some(kept) => kept,
+            None => self.measure_kept(disk)?.sum(),
+        };
+        Ok(self.state.measured(policy, &measurement, kept))
     }
 
     pub(super) fn policy(&self, disk: &Disk) -> Policy {
         Policy::new(&self.options, disk.accounts(), disk.is_on_root_disk())
     }
 
-    /// Measures the charges of all volumes that have a size, then the filesystem, for a report. The bytes
-    /// that a pod deletes in between count as charged and as free.
+    /// Measures the charges of all volumes that have a size, then the filesystem. The bytes that a pod deletes in
+    /// between count as charged and as free.
     fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
         let at = Instant::now();
+        let freed = self.state.freed();
         let mut charged = if disk.accounts() {
             self.state.charged()
         } else {
@@ -104,7 +116,12 @@ impl Pool {
         };
         read_charges(disk, &mut charged)?;
         let space = disk.space()?;
-        Ok(Measurement { at, space, charged })
+        Ok(Measurement {
+            at,
+            freed,
+            space,
+            charged,
+        })
     }
 
     /// As [`Pool::measure`], for a grant. A pod may write or delete meanwhile, so each charge is read again and

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use crate::pool::base::Pool;
 use crate::pool::copies::job::Content;
 use crate::pool::draft::{Draft, SYNC_IMAGE};
+use crate::pool::kept::Deletion;
 use crate::pool::reservation::Reservation;
 use crate::pool::state::index::Resource;
 use crate::pool::store::disk::{self, Disk};
@@ -171,10 +172,20 @@ impl Pool {
         }
     }
 
-    /// Moves a volume or snapshot to the trash, durably. Its space is freed in the background, and may
-    /// stay reserved until then.
-    pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>) -> Result<()> {
+    /// Deletes a volume or snapshot durably. Its space is freed in the background, and may stay reserved until then.
+    pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>, deletion: Deletion) -> Result<()> {
         let (disk, _) = self.attached()?;
+        let is_kept = deletion == Deletion::Kept && self.keep(&disk, entry)?;
+        if !is_kept {
+            self.move_to_trash(&disk, entry)?;
+        }
+        self.state.remove::<R>(entry.record.id());
+        self.measure_member(&disk);
+        self.trash.notify();
+        Ok(())
+    }
+
+    fn move_to_trash<R: Resource>(&self, disk: &Disk, entry: &Entry<R>) -> Result<()> {
         // Counted before it is moved, because the reclaimer may remove it at once.
         let place = Disk::place_in_trash(&entry.directory);
         let trashed = TrashEntry::new(&entry.record);
@@ -183,11 +194,7 @@ impl Pool {
         if matches!(moved, Ok(false) | Err(Fault { sync: false, .. })) {
             self.state.remove_from_trash(place.as_ref());
         }
-        moved.map_err(|fault| self.classify(fault))?;
-        self.state.remove::<R>(entry.record.id());
-        self.measure_member(&disk);
-        self.trash.notify();
-        Ok(())
+        moved.map(drop).map_err(|fault| self.classify(fault))
     }
 
     /// A volume's `data/` on the pool's own mount, for a bind mount. Close the descriptor soon, because

@@ -52,13 +52,14 @@ impl Pool {
     ) -> Result<()> {
         let disk = self.disk()?;
         Self::check_tree(&disk, size, tree)?;
-        let reserved = if is_copied {
-            self.reserve::<VolumeRecord>(work, id, None, size)
+        let demand = if is_copied {
+            Demand::Object(size)
         } else {
             let used = tree.bytes;
-            self.reserve_new(work, id, Demand::Tree { size, used }, None)
+            let whole = false;
+            Demand::Tree { size, used, whole }
         };
-        reserved.map(drop)
+        self.check_new(work, id, demand)
     }
 
     fn check_tree(disk: &Disk, size: Bytes, tree: &Weight) -> Result<()> {
@@ -132,6 +133,7 @@ impl Pool {
         let demand = Demand::Tree {
             size: record.size_bytes,
             used: used.bytes,
+            whole: false,
         };
         let reservation = self.reserve_new(work, record.id, demand, None)?;
         let (quota_id, enforcement) = self.quota_of_tree(&disk, &tree)?;

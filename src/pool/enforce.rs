@@ -16,6 +16,7 @@ use linux::tree::{self, LinkCount, Tagging, Weight};
 use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
+use crate::pool::advance::{Advance, Running, Unit};
 use crate::pool::base::Pool;
 use crate::pool::copies::is_of_the_tree;
 use crate::pool::store::disk::Disk;
@@ -27,6 +28,8 @@ use crate::pool::work::Work;
 
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// How many files and directories are visited before their number is noted.
+const COUNT_EVERY: u64 = 256;
 
 /// The directory, in a volume's directory, where links and nodes are recreated.
 const SCRATCH: &str = "enforcing";
@@ -47,6 +50,10 @@ struct Job<'a> {
     disk: &'a Disk,
     entry: &'a Arc<Entry>,
     data: OwnedFd,
+    running: Running<'a>,
+    /// The files and directories that this step has visited, and those of the volume, if they are known.
+    visited: Cell<u64>,
+    total: Cell<Option<u64>>,
 }
 
 impl Pool {
@@ -91,7 +98,7 @@ impl Pool {
     }
 
     fn job<'a>(
-        &self,
+        &'a self,
         work: &'a Work<'a>,
         disk: &'a Disk,
         entry: &'a Arc<Entry>,
@@ -103,6 +110,9 @@ impl Pool {
             disk,
             entry,
             data: data.map_err(|fault| self.classify_data(entry, fault))?,
+            running: self.advances.begin(entry.record.id),
+            visited: Cell::new(0),
+            total: Cell::new(None),
         })
     }
 
@@ -195,12 +205,21 @@ impl Pool {
             let id = record.id;
             return Err(Refusal::UnreadableVolume { id, errno }.into());
         }
+        job.total.set(Some(inodes));
         refuse_if_larger(record, &*job.disk.quota, bytes, inodes)
     }
 
     /// Ends the work when the driver stops or the pool is closed.
     fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
         job.work.step();
+        job.visited.set(job.visited.get() + 1);
+        if job.visited.get().is_multiple_of(COUNT_EVERY) {
+            job.running.set(Advance {
+                done: job.visited.get(),
+                total: job.total.get(),
+                unit: Unit::Objects,
+            });
+        }
         if self.copies.is_stopped() || self.why_unavailable().is_some() {
             return Err(Errno::CANCELED);
         }
@@ -280,12 +299,12 @@ impl Pool {
     }
 
     fn tag_all(&self, job: &Job<'_>, id: Option<u32>, scratch: &OwnedFd) -> Result<(), Fault> {
-        let (count, reported) = (Cell::new(0_u64), Cell::new(Instant::now()));
+        job.visited.set(0);
+        let reported = Cell::new(Instant::now());
         let watch = || {
-            count.set(count.get() + 1);
-            if count.get() % 1024 == 0 && reported.get().elapsed() >= REPORT_EVERY {
+            if reported.get().elapsed() >= REPORT_EVERY {
                 reported.set(Instant::now());
-                let (pool, volume, entries) = (self.name(), job.entry.record.id, count.get());
+                let (pool, volume, entries) = (self.name(), job.entry.record.id, job.visited.get());
                 let undoes = id.is_none();
                 tracing::info!(%pool, %volume, entries, undoes, "enforcing a volume's size");
             }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use linux::sync::lock;
-use objects::{Bytes, ObjectId};
+use objects::ObjectId;
 
 use crate::pool::base::Pool;
 use crate::pool::load::load;
@@ -16,6 +16,7 @@ use crate::pool::state::index::Index;
 use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::enforcement::Unenforced;
+use crate::pool::store::marker::Marker;
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
 
@@ -44,20 +45,23 @@ impl Pool {
         for (name, place) in disk.left() {
             index.add_to_trash(place.into(), TrashEntry::find(&disk.staging, &name)?);
         }
-        let other = disk.marker()?.other_bytes;
-        let origins = index.moved().map(|entry| entry.record.id.pool());
+        let marker = disk.marker()?;
+        let moved = index.moved().map(|entry| entry.record.id.pool());
+        let kept = index.kept().iter();
+        let kept = kept.filter_map(|(_, kept)| kept.entry.volume.map(|volume| volume.pool()));
+        let origins = moved.chain(kept.filter(|origin| *origin != disk.id));
         self.context.memory.add_moved_from(&origins.collect())?;
         self.reconcile(&disk, &mut index)?;
         learn(&disk, &index).map_err(|error| Unavailable::Io {
             what: "find the published volumes".into(),
             error: error.to_string(),
         })?;
-        self.serve(disk, index, other);
+        self.serve(disk, index, &marker);
         Ok(())
     }
 
-    /// Serves the pool from a disk. `other` are the bytes that others used when it was empty last.
-    fn serve(&self, disk: Disk, index: Index, other: Bytes) {
+    /// Serves the pool from a disk with a marker.
+    fn serve(&self, disk: Disk, index: Index, marker: &Marker) {
         tracing::info!(
             pool = %self.options.name,
             path = %self.options.path.display(),
@@ -79,7 +83,8 @@ impl Pool {
         self.warn_if_unenforced(&disk);
         self.warn_if_full(&disk);
         self.state.seen(Backing::of(&disk));
-        self.state.open(disk, index, other);
+        let (other, served) = (marker.other_bytes, marker.served_ms);
+        self.state.open(disk, index, other, served);
         if let Ok(disk) = self.disk() {
             self.measure_member(&disk);
         }

@@ -225,7 +225,7 @@ pub(crate) struct Ledger {
     pub(crate) charges: BTreeMap<u32, Charge>,
 }
 
-/// The number of records with each quota id, trash entries included.
+/// The number of records with each quota id, those of deleted objects included.
 pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
     let mut recorded = BTreeMap::new();
     let volumes = index.volumes().filter_map(|entry| entry.record.quota_id());
@@ -233,7 +233,9 @@ pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
         .snapshots()
         .filter_map(|entry| entry.record.quota_id());
     let trashed = index.trash().values().filter_map(|entry| entry.quota_id);
-    for id in volumes.chain(snapshots).chain(trashed) {
+    let kept = index.kept().iter();
+    let kept = kept.filter_map(|(_, kept)| kept.entry.quota_id);
+    for id in volumes.chain(snapshots).chain(trashed).chain(kept) {
         *recorded.entry(id).or_default() += 1;
     }
     recorded

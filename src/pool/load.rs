@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use linux::fault::{Fault, InContext};
 use linux::os::{self, FileId};
-use linux::quota::Quota;
+use linux::quota::{Enforcement, Quota};
 use objects::{NameHash, ObjectId, PoolId, VolumeId};
 
 use crate::pool::state::index::{Index, Resource};
@@ -14,13 +14,18 @@ use crate::pool::store::dirs::RecordDirs;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::read_entry;
 use crate::pool::store::record::{SnapshotRecord, Unreadable, VolumeRecord};
-use crate::pool::store::{layout, trash};
+use crate::pool::store::{kept, layout, trash};
 
 pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Index, Fault> {
     let mut index = Index::default();
     read::<VolumeRecord>(&mut index, homes, pool, quota)?;
     read::<SnapshotRecord>(&mut index, homes, pool, quota)?;
     // Last, because a volume deleted meanwhile goes there.
+    if let Some(kept) = &homes.kept {
+        for (name, entry) in kept::entries(kept, quota.enforcement() != Enforcement::None)? {
+            index.add_kept(name, entry);
+        }
+    }
     for (name, entry) in trash::entries(&homes.trash)? {
         index.add_to_trash(name, entry);
     }

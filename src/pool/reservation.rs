@@ -10,10 +10,19 @@ use crate::pool::state::index::{Index, Resource};
 use crate::pool::state::reservations::{Demand, Held, Measurement};
 use crate::pool::store::error::{Busy, Error, Result};
 use crate::pool::store::record::VolumeRecord;
+use crate::pool::store::refusal::Refusal;
 use crate::pool::work::Work;
 
 /// The least growth of a reservation, so that a copy of unknown size does not ask for each file.
 const COVER: u64 = 64 << 20;
+
+/// Whether kept objects are reclaimed for a demand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    Real,
+    /// The caller only asks, or can do with less.
+    Possible,
+}
 
 /// Bytes reserved for an object under construction; released when dropped.
 #[derive(Debug)]
@@ -53,14 +62,14 @@ impl Reservation<'_> {
         if missing == 0 {
             return Ok(());
         }
-        let grant = |more| {
+        let grant = |more, need| {
             let demand = Demand::More(Bytes(more));
-            self.work.pool.grant(demand, None, &|_| Ok(()))?;
+            self.work.pool.grant(demand, None, need, &|_| Ok(()))?;
             self.held.grow(more);
             Ok(())
         };
-        match grant(missing.max(COVER)) {
-            Err(Error::NoSpace { .. }) if missing < COVER => grant(missing),
+        match grant(missing.max(COVER), Need::Possible) {
+            Err(Error::NoSpace { .. }) => grant(missing, Need::Real),
             granted => granted,
         }
     }
@@ -85,7 +94,7 @@ impl Pool {
         known: Option<&R>,
         size: Bytes,
     ) -> Result<Reservation<'a>> {
-        self.reserve_as(work, id, known, Demand::Object(size), None)
+        self.reserve_as(work, id, known, Demand::Object(size), None, Need::Real)
     }
 
     /// Reserves the demand of a new volume, in place of the expected bytes.
@@ -96,7 +105,34 @@ impl Pool {
         demand: Demand,
         expected: Option<&Expected>,
     ) -> Result<Reservation<'a>> {
-        self.reserve_as::<VolumeRecord>(work, id, None, demand, expected)
+        self.reserve_as::<VolumeRecord>(work, id, None, demand, expected, Need::Real)
+    }
+
+    /// Fails if the demand of a new volume cannot be reserved now, and changes nothing.
+    pub(super) fn check_new(&self, work: &Work<'_>, id: VolumeId, demand: Demand) -> Result<()> {
+        let possible = Need::Possible;
+        let reserved = self.reserve_as::<VolumeRecord>(work, id, None, demand, None, possible);
+        reserved.map(drop)
+    }
+
+    /// Reserves the demand of a kept object that comes back, unless another has its id, or its disk.
+    pub(super) fn reserve_again<'a, R: Resource>(
+        &self,
+        work: &'a Work<'a>,
+        record: &R,
+        demand: Demand,
+    ) -> Result<Reservation<'a>> {
+        let id = record.id();
+        let size = self.grant(demand, None, Need::Real, &|index| {
+            if index.get::<R>(id).is_some() || index.quarantined_as::<R>(id).is_some() {
+                return Err(Refusal::IdTaken { id: id.to_string() }.into());
+            }
+            Ok(())
+        })?;
+        Ok(Reservation {
+            work,
+            held: Held::new(size, demand.is_whole()),
+        })
     }
 
     fn reserve_as<'a, R: Resource + PartialEq>(
@@ -106,8 +142,9 @@ impl Pool {
         known: Option<&R>,
         demand: Demand,
         expected: Option<&Expected>,
+        need: Need,
     ) -> Result<Reservation<'a>> {
-        let size = self.grant(demand, expected, &|index| {
+        let size = self.grant(demand, expected, need, &|index| {
             let current = index.get::<R>(id).map(|entry| &entry.record);
             if current != known || index.quarantined_as::<R>(id).is_some() {
                 return Err(Error::Busy(Busy::Changed(id.to_string())));
@@ -116,7 +153,7 @@ impl Pool {
         })?;
         Ok(Reservation {
             work,
-            held: Held::new(size, matches!(demand, Demand::Disk { .. })),
+            held: Held::new(size, demand.is_whole()),
         })
     }
 
@@ -124,15 +161,17 @@ impl Pool {
         &self,
         demand: Demand,
         expected: Option<&Expected>,
+        need: Need,
         admit: &dyn Fn(&Index) -> Result<()>,
     ) -> Result<Bytes> {
         let disk = self.disk()?;
-        let policy = match demand {
-            Demand::Disk { .. } => self.policy(&disk).of_disk(),
-            _ => self.policy(&disk),
+        let policy = if demand.is_whole() {
+            self.policy(&disk).of_disk()
+        } else {
+            self.policy(&disk)
         };
         let grant = |measurement: &Measurement| {
-            let granted = self.state.grant(
+            self.state.grant(
                 &policy,
                 demand,
                 expected.map(|expected| &expected.held),
@@ -140,32 +179,41 @@ impl Pool {
                 |reason, index| {
                     reason.map_or_else(|| admit(index), |reason| Err(self.unavailable(reason)))
                 },
-            );
-            let pool = self.options.name.clone();
-            granted?.map_err(|available| match demand {
-                Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. } => {
-                    Error::NoSpace {
-                        pool,
-                        size,
-                        available,
-                    }
-                }
-                Demand::Disk { least, .. } => Error::NoEmptyDisk { pool, least },
-            })
+            )
         };
+        let freed = self.state.freed();
         let space = disk.space().map_err(|fault| self.classify(fault))?;
         // Charges only add free space, so they are read where there is not enough without them.
-        let uncharged = Measurement {
+        let mut measured = Measurement {
             at: Instant::now(),
+            freed,
             space,
             charged: Vec::new(),
         };
-        match grant(&uncharged) {
-            Err(Error::NoSpace { .. } | Error::NoEmptyDisk { .. }) if policy.counted => {
-                let measured = self.measure_for_grant(&disk);
-                grant(&measured.map_err(|fault| self.classify(fault))?)
+        let mut granted = grant(&measured)?;
+        if granted.is_err() && (policy.counted || self.state.has_deleted()) {
+            let all = self.measure_for_grant(&disk);
+            measured = all.map_err(|fault| self.classify(fault))?;
+            granted = grant(&measured)?;
+            if granted.is_err() && need == Need::Real {
+                self.free_space_for(&disk, &policy, demand, &measured)?;
             }
-            granted => granted,
         }
+        let pool = self.options.name.clone();
+        granted.map_err(|available| match demand {
+            Demand::Tree {
+                size: least,
+                whole: true,
+                ..
+            }
+            | Demand::Disk { least, .. } => Error::NoEmptyDisk { pool, least },
+            Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. } => {
+                Error::NoSpace {
+                    pool,
+                    size,
+                    available,
+                }
+            }
+        })
     }
 }

@@ -9,9 +9,11 @@
 
 pub(crate) mod free_space;
 pub(crate) mod index;
+pub(crate) mod kept;
 pub(crate) mod quarantine;
 pub(crate) mod reservations;
 pub(crate) mod retained;
+pub(crate) mod shares;
 pub(crate) mod status;
 
 use std::collections::BTreeSet;
@@ -20,7 +22,7 @@ use std::mem;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::image::Allocation;
 use linux::quota::Enforcement;
@@ -30,14 +32,16 @@ use objects::{Bytes, ObjectId, PoolId, VolumeId};
 use crate::pool::state::free_space::{FreeSpace, Policy};
 use crate::pool::state::index::{Index, Lookup, Resource};
 use crate::pool::state::reservations::{
-    Charged, Demand, Empty, Held, Measurement, Reservations, Standing,
+    Charged, Demand, Empty, Held, KeptBytes, Measurement, Reservations, Standing,
 };
+use crate::pool::state::shares::Shares;
 use crate::pool::state::status::PoolStatus;
 use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error;
-use crate::pool::store::record::{RetainedCharge, VolumeRecord};
+use crate::pool::store::kept::{KeptEntry, KeptName};
+use crate::pool::store::record::{RetainedCharge, Source, VolumeRecord};
 use crate::pool::store::space::Space;
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
@@ -54,6 +58,8 @@ struct State {
     read: bool,
     backing: Backing,
     index: Index,
+    /// The time for which the pool is served.
+    served: Served,
     /// The charges that copies under construction will retain.
     pending: Vec<RetainedCharge>,
     reservations: Reservations,
@@ -63,9 +69,52 @@ struct State {
 #[derive(Debug)]
 pub(super) struct References {
     pub(super) volumes: BTreeSet<VolumeId>,
-    /// The removals from the index until then. Unknown while a copy is under construction, because
+    /// The changes of the index until then. Unknown while a copy is under construction, because
     /// it may be given up without a removal.
-    pub(super) removals: Option<u64>,
+    pub(super) changes: Option<u64>,
+}
+
+/// The kept objects of a moment that are not coming back, the oldest first.
+#[derive(Debug)]
+pub(super) struct KeptWithShares {
+    pub(super) kept: Vec<(KeptName, KeptEntry)>,
+    /// The blocks that they have in common with others.
+    pub(super) shares: Shares,
+    /// The changes of the index until then.
+    pub(super) changes: u64,
+}
+
+/// How often the serving time is recorded while objects are kept, in milliseconds.
+pub(super) const RECORD_SERVED_EVERY: u64 = 300_000;
+
+/// The time for which servers have served a pool, in milliseconds.
+#[derive(Debug)]
+struct Served {
+    /// The time until `since`.
+    before: u64,
+    since: Instant,
+    /// The time that the marker has.
+    recorded: u64,
+    /// The time of the last deletion, so that no two have the same.
+    deleted: u64,
+}
+
+impl Served {
+    /// `known`: the times of the deletions of kept objects. A server that died has not recorded the last of its time.
+    fn from(before: u64, known: impl Iterator<Item = u64>) -> Self {
+        let credible = |time: &u64| *time <= before.saturating_add(2 * RECORD_SERVED_EVERY);
+        Self {
+            before,
+            since: Instant::now(),
+            recorded: before,
+            deleted: known.filter(credible).fold(before, u64::max),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        let since = u64::try_from(self.since.elapsed().as_millis());
+        self.before.saturating_add(since.unwrap_or(u64::MAX))
+    }
 }
 
 impl State {
@@ -94,6 +143,7 @@ impl PoolState {
             read: false,
             backing: Backing::default(),
             index: Index::default(),
+            served: Served::from(0, std::iter::empty()),
             pending: Vec::new(),
             reservations: Reservations::default(),
         }))
@@ -123,9 +173,12 @@ impl PoolState {
         self.lock().serves(disk)
     }
 
-    /// Serves the pool from a disk. `other` are the bytes that others used when it was empty last.
-    pub(super) fn open(&self, disk: Disk, index: Index, other: Bytes) {
+    /// Serves the pool from a disk. `other` are the bytes that others used when it was empty last, and `served` is
+    /// the time for which it was served before, in milliseconds.
+    pub(super) fn open(&self, disk: Disk, index: Index, other: Bytes, served: u64) {
         let mut state = self.lock();
+        let known = index.kept().iter().map(|(name, _)| name.deleted);
+        state.served = Served::from(served, known);
         state.id = Some(disk.id);
         state.read = true;
         state.index = index;
@@ -191,8 +244,34 @@ impl PoolState {
             backing: state.backing.clone(),
             quarantined: index.quarantined().len(),
             trash: index.trash().len(),
+            kept: index.kept().len(),
             ..PoolStatus::default()
         }
+    }
+}
+
+/// The serving time.
+impl PoolState {
+    /// The time for which servers have served the pool, in milliseconds.
+    pub(super) fn served(&self) -> u64 {
+        self.lock().served.now()
+    }
+
+    /// The serving time of a deletion, which is later than that of each before.
+    pub(super) fn served_at_deletion(&self) -> u64 {
+        let served = &mut self.lock().served;
+        served.deleted = served.now().max(served.deleted.saturating_add(1));
+        served.deleted
+    }
+
+    /// The milliseconds that the marker lacks.
+    pub(super) fn unrecorded(&self) -> u64 {
+        let state = self.lock();
+        state.served.now().saturating_sub(state.served.recorded)
+    }
+
+    pub(super) fn recorded_served(&self, milliseconds: u64) {
+        self.lock().served.recorded = milliseconds;
     }
 }
 
@@ -288,28 +367,138 @@ impl PoolState {
         self.lock().index.remove_from_trash(name);
     }
 
-    /// The references to volumes, unless nothing was removed since `removals`.
-    pub(super) fn references_since(&self, removals: Option<u64>) -> Option<References> {
+    pub(super) fn add_kept(&self, name: KeptName, kept: KeptEntry) {
+        self.lock().index.add_kept(name, kept);
+    }
+
+    pub(super) fn remove_kept(&self, name: &KeptName) {
+        self.lock().index.remove_kept(name);
+    }
+
+    /// Counts a kept object as a trash entry; false if it is not kept any more.
+    pub(super) fn purge(&self, name: &KeptName, frees: Option<u64>) -> bool {
+        let index = &mut self.lock().index;
+        if index.kept().get(name).is_none_or(|kept| kept.returns) {
+            return false;
+        }
+        let Some(kept) = index.remove_kept(name) else {
+            return false;
+        };
+        let entry = TrashEntry {
+            frees,
+            ..kept.entry
+        };
+        index.add_to_trash(name.place(), entry);
+        true
+    }
+
+    /// Undoes [`PoolState::purge`].
+    pub(super) fn keep_again(&self, name: &KeptName) {
+        let mut state = self.lock();
+        let counted = state.enforcement() != Enforcement::None;
+        if let Some(entry) = state.index.remove_from_trash(&name.place()) {
+            let entry = TrashEntry {
+                frees: None,
+                ..entry
+            };
+            let kept = KeptEntry::new(entry, counted);
+            state.index.add_kept(name.clone(), kept);
+        }
+    }
+
+    /// Reserves a kept object for its return, or ends that; false if it was so, or is kept no more.
+    pub(super) fn set_returns(&self, name: &KeptName, returns: bool) -> bool {
+        self.lock().index.set_returns(name, returns)
+    }
+
+    /// Inserts a kept object that came back, whose record now counts in place of its reservation.
+    pub(super) fn bring_back<R: Resource>(
+        &self,
+        name: &KeptName,
+        record: R,
+        directory: String,
+        reserved: &Held,
+    ) -> Arc<Entry<R>> {
+        let mut state = self.lock();
+        state.index.remove_kept(name);
+        state.reservations.end(reserved);
+        state.index.insert(Entry { record, directory })
+    }
+
+    /// Whether a grant might reclaim deleted objects, or wait until they are.
+    pub(super) fn has_deleted(&self) -> bool {
         let state = self.lock();
-        let now = state.index.sums.removals;
-        if removals == Some(now) {
+        !state.index.kept().is_empty() || state.index.sums.freeing.entries > 0
+    }
+
+    /// Whether objects that were deleted for their space are being reclaimed.
+    pub(super) fn is_freeing(&self) -> bool {
+        self.lock().index.sums.freeing.entries > 0
+    }
+
+    /// Notes that a trash entry frees nothing soon.
+    pub(super) fn frees_nothing(&self, name: &OsStr) {
+        self.lock().index.frees_nothing(name);
+    }
+
+    /// The number of trash entries that have freed space for a grant.
+    pub(super) fn freed(&self) -> u64 {
+        self.lock().index.sums.freed
+    }
+
+    /// Whether a grant counts on the space of a trash entry.
+    pub(super) fn frees_space(&self, name: &OsStr) -> bool {
+        self.lock().index.frees_space(name)
+    }
+
+    /// The kept objects and their blocks, to sum up the bytes that their end frees.
+    pub(super) fn kept_with_shares(&self, disk: &Disk) -> KeptWithShares {
+        let state = self.lock();
+        let kept = state.index.kept().iter();
+        let kept = kept.filter(|(_, kept)| !kept.returns);
+        KeptWithShares {
+            changes: state.index.sums.changes,
+            kept: kept
+                .map(|(name, kept)| (name.clone(), kept.clone()))
+                .collect(),
+            shares: Shares::new(&state.index, disk.filesystem),
+        }
+    }
+
+    /// The kept objects, the oldest first.
+    pub(super) fn kept(&self) -> Vec<(KeptName, KeptEntry)> {
+        let state = self.lock();
+        let kept = state.index.kept().iter();
+        kept.map(|(name, kept)| (name.clone(), kept.clone()))
+            .collect()
+    }
+
+    /// The name of the oldest kept object.
+    pub(super) fn oldest_kept(&self) -> Option<KeptName> {
+        self.lock().index.kept().oldest().cloned()
+    }
+
+    /// The references to volumes, unless the index did not change since `changes`.
+    pub(super) fn references_since(&self, changes: Option<u64>) -> Option<References> {
+        let state = self.lock();
+        let now = state.index.sums.changes;
+        if changes == Some(now) {
             return None;
         }
         let mut volumes = state.index.referenced();
         volumes.extend(state.pending.iter().map(|retained| retained.volume));
         Some(References {
             volumes,
-            removals: state.pending.is_empty().then_some(now),
+            changes: state.pending.is_empty().then_some(now),
         })
     }
 
     pub(super) fn unmeasured(&self) -> Option<PathBuf> {
-        let state = self.lock();
-        state.index.quarantine.unmeasured().map(Path::to_owned)
+        self.lock().index.unmeasured()
     }
 
-    /// Notes the disk usage of a quarantined tree; false if the pool is not served from `disk`.
-    pub(super) fn measured_quarantined(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
+    /// Notes the disk usage of a quarantined or kept tree; false if the pool is not served from `disk`.
+    pub(super) fn measured_tree(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
         let mut state = self.lock();
         let serves = state.serves(disk);
         if serves {
@@ -327,11 +516,20 @@ impl PoolState {
         state.index.retained().with(volume, &state.pending)
     }
 
-    /// The retained charges of volumes that exist.
+    /// The bytes of a volume that deleted copies of this name retain, which a new one does not share.
+    pub(super) fn retained_before(&self, volume: VolumeId, copy: Source) -> u64 {
+        self.lock().index.retained().of_copy(volume, copy)
+    }
+
+    /// The retained charges of volumes that exist or are kept.
     pub(super) fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
         let state = self.lock();
-        let exists =
-            |retained: &&RetainedCharge| state.index.get::<VolumeRecord>(retained.volume).is_some();
+        let kept = state.index.kept().iter();
+        let kept: BTreeSet<VolumeId> = kept.filter_map(|(_, kept)| kept.entry.volume).collect();
+        let exists = |retained: &&RetainedCharge| {
+            let volume = retained.volume;
+            state.index.get::<VolumeRecord>(volume).is_some() || kept.contains(&volume)
+        };
         retains.iter().filter(exists).copied().collect()
     }
 
@@ -354,10 +552,15 @@ impl PoolState {
         state.index.volumes().filter_map(Charged::of).collect()
     }
 
-    pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
+    pub(super) fn measured(
+        &self,
+        policy: &Policy,
+        measurement: &Measurement,
+        kept: KeptBytes,
+    ) -> FreeSpace {
         let state = &mut *self.lock();
         let reservations = &mut state.reservations;
-        reservations.measured(&state.index, policy, measurement)
+        reservations.measured(&state.index, policy, measurement, kept)
     }
 
     pub(super) fn remembered(&self, policy: &Policy, max_age: Duration) -> Option<FreeSpace> {
@@ -372,6 +575,11 @@ impl PoolState {
     pub(super) fn known(&self, policy: &Policy) -> Option<FreeSpace> {
         let state = self.lock();
         state.reservations.known(&state.index, policy)
+    }
+
+    pub(super) fn known_kept(&self) -> Option<KeptBytes> {
+        let state = self.lock();
+        state.reservations.known_kept(&state.index)
     }
 
     /// Reserves space if `admit` accepts the pool, and returns its bytes; if there is less, the inner error
@@ -391,6 +599,19 @@ impl PoolState {
             reservations.end(expected);
         }
         Ok(reservations.grant(&state.index, policy, demand, measurement))
+    }
+
+    /// The kept objects to reclaim for a demand that was refused, as in [`Reservations::to_reclaim`].
+    pub(super) fn to_reclaim(
+        &self,
+        policy: &Policy,
+        demand: Demand,
+        measurement: &Measurement,
+        kept: &[(KeptName, u64)],
+    ) -> Option<Vec<(KeptName, u64)>> {
+        let state = self.lock();
+        let reservations = &state.reservations;
+        reservations.to_reclaim(&state.index, policy, demand, measurement, kept)
     }
 
     /// Reserves space for a volume that a set has placed, without regard to the free space.

@@ -27,8 +27,12 @@ impl Pool {
         // Calls report an unreadable memory.
         let cordoned = self.is_cordoned().unwrap_or(false);
         let usable = free.filter(|_| !cordoned);
+        let standing = usable.and_then(|_| self.standing(false));
+        let kept_space = standing.map(|it| it.reported.0.saturating_sub(it.space.0));
         PoolStatus {
             cordoned,
+            kept_space: Bytes(kept_space.unwrap_or_default()),
+            purged_early: self.purged_early.load(Ordering::Relaxed),
             silence: self.silence(),
             total: free.map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
             available: usable.map_or(Bytes::ZERO, FreeSpace::available),

@@ -29,6 +29,7 @@ pub(crate) mod enforcement;
 pub(crate) mod entry;
 pub(crate) mod error;
 pub(crate) mod incoming;
+pub(crate) mod kept;
 pub(crate) mod layout;
 pub(crate) mod marker;
 pub(crate) mod memory;

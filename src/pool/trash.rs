@@ -13,6 +13,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use linux::fault::Fault;
+use linux::sync::lower_priority;
 
 use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
@@ -44,7 +45,7 @@ fn run(pool: &Pool) {
             let mut wait = LAST_RETRY;
             if let Ok(disk) = pool.disk() {
                 if measuring.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
-                    measuring = measure_quarantined(scope, pool, &disk);
+                    measuring = measure_trees(scope, pool, &disk);
                 }
                 let work = pool.begin_own();
                 match left.pass(&work, &disk, std::mem::take(&mut news)) {
@@ -64,6 +65,8 @@ fn run(pool: &Pool) {
                 }
                 let next = left.next();
                 wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
+                let again = pool.expire(&disk).unwrap_or(Some(FULL_AGAIN));
+                wait = again.map_or(wait, |again| wait.min(again));
                 match catch_up(&disk) {
                     Ok((false, again)) => wait = again.map_or(wait, |again| wait.min(again)),
                     Ok((true, _)) => (news, wait) = (true, Duration::ZERO),
@@ -71,6 +74,9 @@ fn run(pool: &Pool) {
                 }
             }
             news |= pool.trash.wait(wait);
+        }
+        if let Ok(disk) = pool.disk() {
+            pool.record_last_served(&disk);
         }
     });
 }
@@ -84,8 +90,8 @@ fn catch_up(disk: &Disk) -> Result<(bool, Option<Duration>), Fault> {
     Ok((moved > 0, (!is_done).then_some(FULL_AGAIN)))
 }
 
-/// Measures the quarantined trees of a disk beside the reclaimer, if there are any.
-fn measure_quarantined<'scope>(
+/// Measures trees of a disk beside the reclaimer, if there are any to measure.
+fn measure_trees<'scope>(
     scope: &'scope Scope<'scope, '_>,
     pool: &'scope Pool,
     disk: &Arc<Disk>,
@@ -94,10 +100,17 @@ fn measure_quarantined<'scope>(
     let disk = Arc::clone(disk);
     let name = format!("measure-{}", pool.options.name);
     let thread = std::thread::Builder::new().name(name);
-    match thread.spawn_scoped(scope, move || pool.measure_quarantined(&disk)) {
+    let measure = move || {
+        // Many deletions at once shall not wait for the measurement.
+        if let Err(errno) = lower_priority() {
+            tracing::debug!(pool = %pool.options.name, %errno, "measures at full priority");
+        }
+        pool.measure_trees(&disk);
+    };
+    match thread.spawn_scoped(scope, measure) {
         Ok(measuring) => Some(measuring),
         Err(error) => {
-            tracing::warn!(pool = %pool.options.name, %error, "cannot measure a quarantined tree");
+            tracing::warn!(pool = %pool.options.name, %error, "cannot measure a tree");
             None
         }
     }

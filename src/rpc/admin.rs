@@ -13,8 +13,8 @@ use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Result};
-use crate::pool::{Enforced, ImportMethod};
-use crate::volume::{ImportRequest, ImportState, Moved, NewImport};
+use crate::pool::{Enforced, ImportMethod, Unit};
+use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest};
 use paths::{text, texts};
 
 use super::{Answer, Edge, Rpc, request, service};
@@ -47,6 +47,16 @@ service! {
                     pool: pool.to_string(),
                     from,
                 })
+            };
+
+        get_advance(GetAdvanceRequest: volume_id) -> GetAdvanceResponse,
+            Rpc::read(Operation::Volume), |edge, request| {
+                let advance = edge.volumes.advance(&request.volume_id)?;
+                Ok(advance.map_or_else(Default::default, |advance| admin::GetAdvanceResponse {
+                    done: advance.done,
+                    total: advance.total,
+                    bytes: advance.unit == Unit::Bytes,
+                }))
             };
 
         check_import(CheckImportRequest: name) -> CheckImportResponse,
@@ -102,6 +112,31 @@ service! {
             Rpc::write(Operation::Volume), |edge, request| {
                 edge.volumes.drop_export(&request.volume_id)?;
                 Ok(admin::DropExportResponse {})
+            };
+
+        undelete(UndeleteRequest: id) -> UndeleteResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let given = |text: String| Some(text).filter(|text| !text.is_empty());
+                let entry = given(request.entry).map(|entry| request::entry(&entry)).transpose()?;
+                let id = edge.volumes.undelete(&UndeleteRequest {
+                    id: request.id,
+                    entry,
+                    name: given(request.name).map(VolumeName::try_from).transpose()?,
+                })?;
+                Ok(admin::UndeleteResponse { id })
+            };
+
+        delete_now(DeleteNowRequest: id) -> DeleteNowResponse,
+            Rpc::write(Operation::Delete), |edge, request| {
+                edge.volumes.delete_now(&request.id)?;
+                Ok(admin::DeleteNowResponse {})
+            };
+
+        purge(PurgeRequest) -> PurgeResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let id = Some(&*request.id).filter(|_| !request.all);
+                let purged = edge.volumes.purge(id)? as u64;
+                Ok(admin::PurgeResponse { purged })
             };
 
         {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use objects::Bytes;
+use uuid::Uuid;
 
 use crate::csi;
 use crate::error::{Error, OutOfRange, Result};
@@ -99,6 +100,12 @@ pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequ
         required,
         limit,
     })
+}
+
+/// The entry of a deleted object, as `list --deleted` shows it.
+pub(super) fn entry(text: &str) -> Result<Uuid> {
+    let problem = |_| Error::invalid("entry", format!("{text:?} is not one of list --deleted"));
+    Uuid::try_parse(text).map_err(problem)
 }
 
 /// The entries of a page. The specification lets a plugin return fewer than the CO asks for.

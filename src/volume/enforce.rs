@@ -1,11 +1,18 @@
 //! Enforcement for volumes that are older than the quota of their pool.
 
 use crate::error::Result;
-use crate::pool::{Enforced, VolumeRecord};
+use crate::pool::{Advance, Enforced, VolumeRecord};
 use crate::volume::ids::parse_id;
 use crate::volume::volumes::Volumes;
 
 impl Volumes {
+    /// How far long work on a volume has come, such as its move; `None` if there is none, or it has just begun.
+    pub fn advance(&self, id: &str) -> Result<Option<Advance>> {
+        let id = parse_id(id)?;
+        let pools = self.pools();
+        Ok(pools.iter().find_map(|pool| pool.advances.get(id)))
+    }
+
     /// Makes the kernel enforce the size of a volume that is not published. It may be repeated.
     pub fn enforce(&self, id: &str) -> Result<Enforced> {
         let parsed = parse_id(id)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use objects::{ObjectId, PoolId};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{Entry, Lookup, Pool, Resource, Unavailable, VolumeRecord};
+use crate::pool::{Deletion, Entry, Lookup, Pool, Resource, Unavailable, VolumeRecord};
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::requests::Page;
 use crate::volume::volumes::Volumes;
@@ -186,6 +186,7 @@ impl Volumes {
     pub(super) fn delete_unused<R: Resource>(
         &self,
         id: &str,
+        deletion: Deletion,
         check: impl FnOnce(&Pool, &Entry<R>) -> Result<()>,
     ) -> Result<()> {
         let parsed: R::Id = parse_id(id)?;
@@ -199,6 +200,6 @@ impl Volumes {
         };
         let _work = pool.begin()?;
         check(&pool, &entry)?;
-        Ok(pool.delete(&entry)?)
+        Ok(pool.delete(&entry, deletion)?)
     }
 }

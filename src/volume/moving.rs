@@ -13,7 +13,8 @@ use objects::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
 use crate::error::{Error, Refusal, Result, Unsuitable};
 use crate::pool::{
-    self, Busy, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord, Work,
+    self, Busy, Deletion, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord,
+    Work,
 };
 use crate::volume::find::Place;
 use crate::volume::fits::check_cordon;
@@ -105,10 +106,10 @@ impl Volumes {
         let (from_id, target_id) = (open_id(from)?, open_id(target)?);
         let (work, reading) = (target.begin()?, from.begin()?);
         let size = entry.record.size_bytes;
-        let room = target.reserve::<VolumeRecord>(&work, id, None, size);
-        let room = room.map_err(Error::of_new)?;
         let step = || [&work, &reading].into_iter().for_each(Work::step);
         self.check_unused(from, entry, users, &step)?;
+        let room = target.reserve::<VolumeRecord>(&work, id, None, size);
+        let room = room.map_err(Error::of_new)?;
         let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.
         self.memory.add_moved_from(&[id.pool()].into())?;
@@ -233,7 +234,7 @@ impl Volumes {
         // A disk that does not answer must not delay the calls for the volume, which is elsewhere.
         for copy in copies.iter().filter(|copy| copy.pool.silence().is_none()) {
             tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
-            copy.pool.delete(copy.entry)?;
+            copy.pool.delete(copy.entry, Deletion::ForGood)?;
         }
         Ok(None)
     }
@@ -265,7 +266,7 @@ impl Volumes {
             }
         }
         if leaves.pool.silence().is_none() {
-            leaves.pool.delete(leaves.entry)?;
+            leaves.pool.delete(leaves.entry, Deletion::ForGood)?;
         }
         Ok(changed)
     }
@@ -365,7 +366,7 @@ impl Volumes {
         }
         for copy in copies {
             let _work = copy.pool.begin()?;
-            copy.pool.delete(copy.entry)?;
+            copy.pool.delete(copy.entry, Deletion::ForGood)?;
         }
         Ok(())
     }

@@ -10,9 +10,7 @@ use linux::sync::lock;
 use objects::{Bytes, PoolId, PoolName};
 
 use crate::error::{Code, Error, Operation, Result, Unsuitable};
-use crate::pool::{
-    self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Standing, Unavailable,
-};
+use crate::pool::{self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Unavailable};
 use crate::volume::requests::Capacity;
 
 #[derive(Debug)]
@@ -228,10 +226,11 @@ impl OfClass {
     ) -> Result<Capacity> {
         let mut capacity = Capacity::default();
         for pool in self.pools.iter().filter(fits) {
-            let most = largest(match (self.is_set, exclusive) {
-                (true, _) => pool.inspected_space(exclusive),
-                (false, true) => Bytes::ZERO,
-                (false, false) => pool.available()?,
+            let most = largest(if self.is_set {
+                pool.inspected_space(exclusive)
+            } else {
+                // There, exclusive is a mistake, and only `CreateVolume` reports it.
+                pool.available()?
             });
             let sum = capacity.available.0.saturating_add(most.0);
             capacity.available = Bytes(sum).min(Bytes::MAX);
@@ -275,14 +274,17 @@ impl Placement<'_> {
         let mut untried = of_class.pools.iter().filter(is_untried);
         let standings = untried.clone();
         let standings = standings.filter_map(|pool| Some((pool, pool.standing(exclusive)?)));
+        // Kept objects are reclaimed only where no member has the space without that.
         let best = if exclusive {
-            let disks = standings.filter(|(_, standing)| standing.space > Bytes::ZERO);
-            disks.min_by_key(|(_, standing)| standing.space)
+            let disks = standings.filter(|(_, standing)| standing.reported > Bytes::ZERO);
+            disks.min_by_key(|(_, it)| (it.space < it.reported, it.reported))
         } else {
             let first = of_class.first.as_ref();
-            standings.min_by_key(|(pool, Standing { space, volumes })| {
+            standings.min_by_key(|(pool, it)| {
                 let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
-                (!is_first, Reverse(*space), *volumes)
+                let fits = it.space >= size;
+                let space = if fits { it.space } else { it.reported };
+                (!is_first, !fits, Reverse(space), it.volumes)
             })
         };
         if let Some((pool, _)) = best {

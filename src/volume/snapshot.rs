@@ -10,7 +10,8 @@ use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{
-    Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
+    Deletion, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord,
+    format_of,
 };
 use crate::volume::class::{InUse, SnapshotClass};
 use crate::volume::find::Located;
@@ -162,7 +163,7 @@ impl Volumes {
     /// Deletes a snapshot, and not its copies. Its space is reclaimed in the background. A snapshot of
     /// a retired pool counts as deleted.
     pub fn delete_snapshot(&self, id: &str) -> Result<()> {
-        self.delete_unused::<SnapshotRecord>(id, |_, _| Ok(()))
+        self.delete_unused::<SnapshotRecord>(id, Deletion::Kept, |_, _| Ok(()))
     }
 
     pub fn get_snapshot(&self, id: &str) -> Result<Snapshot> {

@@ -14,7 +14,7 @@ use objects::NodeName;
 use crate::error::{Error, Result, Unsuitable};
 use crate::pool::STOP_PATIENCE;
 use crate::pool::{
-    Context, Disk, Index, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
+    Context, Deletion, Disk, Index, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
 };
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::InFlight;
@@ -232,6 +232,10 @@ impl Volumes {
     /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
     /// retired pool counts as deleted.
     pub fn delete(&self, id: &str) -> Result<()> {
+        self.delete_as(id, Deletion::Kept)
+    }
+
+    pub(super) fn delete_as(&self, id: &str, deletion: Deletion) -> Result<()> {
         let finished = self.finish_move(id);
         let is_unfinished = self.has_only_copies(id);
         match finished {
@@ -242,7 +246,9 @@ impl Volumes {
         if is_unfinished {
             return self.delete_copies(id);
         }
-        self.delete_unused(id, |pool, entry| self.check_unpublished(pool, entry))
+        self.delete_unused(id, deletion, |pool, entry| {
+            self.check_unpublished(pool, entry)
+        })
     }
 
     pub fn get(&self, id: &str) -> Result<Volume> {

@@ -14,6 +14,7 @@ mod expansion;
 mod ids;
 mod images;
 mod imports;
+mod kept;
 mod limits;
 mod poweroff;
 mod quarantine;

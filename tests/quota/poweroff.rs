@@ -3,12 +3,12 @@
 
 use support::disk::{Disk, EXT4, XFS};
 use support::poweroff::loops::{Kind, lose_power};
-use support::poweroff::operations::OPERATIONS;
+use support::poweroff::operations::of_one;
 use support::poweroff::scene::Pools;
 use support::require;
 
 /// The operations that set or free limits.
-const ABOUT_LIMITS: [&str; 13] = [
+const ABOUT_LIMITS: [&str; 16] = [
     "create",
     "create what a killed driver left in staging",
     "create what a killed driver left in sight",
@@ -20,13 +20,15 @@ const ABOUT_LIMITS: [&str; 13] = [
     "snapshot",
     "restore",
     "clone",
+    "delete and keep",
+    "undelete",
+    "purge",
     "delete a snapshot",
     "reclaim a snapshot",
 ];
 
 fn lose_power_on(disk: Disk) {
-    let operations = OPERATIONS.iter();
-    let operations = { operations }.filter(|operation| ABOUT_LIMITS.contains(&operation.name));
+    let operations = of_one().filter(|operation| ABOUT_LIMITS.contains(&operation.name));
     lose_power(Kind::limited(disk), false, Pools::One, operations);
 }
 

@@ -5,7 +5,7 @@ use support::disk::{EXT4, XFS};
 use support::poweroff::imports::IMPORTS;
 use support::poweroff::logs::replay as replay_logs;
 use support::poweroff::loops::Kind;
-use support::poweroff::operations::{CREATE_IMAGE, OPERATIONS, Operation, of_sets};
+use support::poweroff::operations::{CREATE_IMAGE, Operation, of_one, of_sets};
 use support::poweroff::scene::Pools;
 use support::require;
 
@@ -22,7 +22,7 @@ const BTRFS: Kind = Kind {
 
 fn replay(kind: Kind) {
     let imports = IMPORTS.iter().filter(|_| !kind.simple_quota);
-    let operations = OPERATIONS.iter().chain([&CREATE_IMAGE]).chain(imports);
+    let operations = of_one().chain([&CREATE_IMAGE]).chain(imports);
     replay_logs(kind, Pools::One, operations);
 }
 
@@ -90,7 +90,7 @@ fn a_skipped_sync_is_noticed() {
         ("expand", "/volumes/pvc-*"),
         ("snapshot", "/snapshots"),
     ] {
-        let mut all = OPERATIONS.iter();
+        let mut all = of_one();
         let operation = Operation {
             skips: Some((Step::Fsync, path)),
             ..*all.find(|operation| operation.name == name).unwrap()

@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::poweroff::operations::{OPERATIONS, Operation, of_sets};
+use crate::poweroff::operations::{Operation, of_one, of_sets};
 use crate::poweroff::scene::{Disks, Moments, Pools, play};
 use crate::poweroff::{mount_empty, mount_empty_disk, unmount_all};
 use linux::os::{Object, Observer, Step};
@@ -137,6 +137,12 @@ fn lose_power<'a>(logged: bool, pools: Pools, operations: impl IntoIterator<Item
     }
 }
 
+/// The operations that do not need a rename to be atomic, as it is on real filesystems: the model may lose both names,
+/// and with them the only one of an object that comes back.
+fn without_atomic_renames() -> impl Iterator<Item = &'static Operation> {
+    of_one().filter(|operation| !operation.name.starts_with("undelete"))
+}
+
 /// Every acknowledged change was synced and every visible entry is complete, even if the disk
 /// retains nothing else. The test only assumes that the log keeps the order of metadata, as on ext4
 /// and XFS.
@@ -145,7 +151,7 @@ fn lose_power<'a>(logged: bool, pools: Pools, operations: impl IntoIterator<Item
 #[test]
 fn a_disk_that_logs_metadata_may_keep_nothing_else() {
     require!(loop_devices);
-    lose_power(true, Pools::One, OPERATIONS);
+    lose_power(true, Pools::One, without_atomic_renames());
 }
 
 /// As above, where no order is assumed, as on btrfs.
@@ -154,7 +160,7 @@ fn a_disk_that_logs_metadata_may_keep_nothing_else() {
 #[test]
 fn a_disk_may_keep_nothing_that_was_not_synced() {
     require!(loop_devices);
-    lose_power(false, Pools::One, OPERATIONS);
+    lose_power(false, Pools::One, without_atomic_renames());
 }
 
 /// The same on a set of two members: each acknowledged volume is there once, and a repeated request

@@ -131,6 +131,7 @@ fn a_repeated_export_is_told_from_a_mistake() {
             to,
             users: Users::Check,
             dry_run: false,
+            show: None,
         };
         result(export.run(&mut &*host.driver))
     };
@@ -488,6 +489,7 @@ fn an_interrupted_export_is_finished_or_undone() {
             to: None,
             users: Users::Check,
             dry_run: false,
+            show: None,
         };
         export.run(&mut Lost(&host.driver)).unwrap_err();
         assert!(host.driver.get(&id.to_string()).is_err());

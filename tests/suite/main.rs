@@ -14,6 +14,7 @@ mod hostile;
 mod images;
 mod imports;
 mod inventory;
+mod kept;
 mod load;
 mod model;
 mod mounts;

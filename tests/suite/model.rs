@@ -20,7 +20,7 @@ use rustix::fs::StatVfsMountFlags;
 use rootcellar::error::{Code, Operation, Result};
 use rootcellar::pool::Parameters;
 use rootcellar::volume::{
-    Allocation, Capability, Capacity, Class, CreateRequest, PublishRequest, Volume,
+    Allocation, Capability, Capacity, Class, CreateRequest, PublishRequest, UndeleteRequest, Volume,
 };
 
 use random::{Op, ops};
@@ -33,6 +33,8 @@ use support::{Fakes, Running, create, eventually, name, names};
 const STEPS: usize = 10_000;
 const MIB: u64 = 1 << 20;
 const POOLS: [&str; 2] = ["default", "second"];
+/// The pool that keeps deleted volumes.
+const KEEPING: &str = POOLS[1];
 /// A small set, so that requests collide. Odd characters, because a name is not a path.
 const NAMES: [&str; 5] = ["a", "../b", "ü\n", "d d", "a-"];
 const TARGETS: usize = 3;
@@ -41,6 +43,13 @@ const RESERVABLE: u64 = SIZE - SIZE / 100;
 /// The upper bound of the space for records and the marker. Sizes are multiples of 4 MiB, and no
 /// sum of them comes this close below [`RESERVABLE`].
 const TOLERANCE: u64 = MIB;
+
+/// `--pool` for every pool.
+fn options(node: &MemoryNode) -> Vec<String> {
+    let mut options = node.options();
+    options[1].push_str(",keep=1h");
+    options
+}
 
 /// The driver under test and its model.
 struct World {
@@ -63,7 +72,7 @@ impl World {
         let targets = (0..TARGETS)
             .map(|pod| node.target(&pod.to_string()))
             .collect();
-        let running = Some(node.volumes_of(&node.options(), &fakes));
+        let running = Some(node.volumes_of(&options(&node), &fakes));
         Self {
             running,
             mounter,
@@ -91,6 +100,24 @@ impl World {
         VolumeId::new(pool.id().unwrap(), &name(volume))
     }
 
+    /// The id of the volume with this name in [`KEEPING`].
+    fn kept_id(&self, volume: &str) -> String {
+        let pools = self.driver().pools();
+        let mut pools = pools.iter();
+        let pool = pools.find(|pool| pool.name().as_str() == KEEPING).unwrap();
+        VolumeId::new(pool.id().unwrap(), &name(volume)).to_string()
+    }
+
+    /// Creates a volume, and waits while kept ones are deleted for it.
+    fn create(&self, request: &CreateRequest) -> Result<Volume, Code> {
+        let mut got = Err(Code::Unavailable);
+        eventually("there is free space", || {
+            got = coded(self.driver().create(request), Operation::CreateVolume);
+            got != Err(Code::Unavailable)
+        });
+        got
+    }
+
     fn expected(&self, volume: &str) -> Option<Volume> {
         let made = self.model.volumes.get(volume)?;
         Some(Volume {
@@ -108,7 +135,7 @@ impl World {
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Create(request) => {
-                let got = coded(self.driver().create(request), Operation::CreateVolume);
+                let got = self.create(request);
                 let want = self.model.create(request);
                 let volume = want.map(|()| self.expected(request.name.as_str()).unwrap());
                 assert_eq!(got, volume);
@@ -116,7 +143,7 @@ impl World {
             Op::Delete(name) => {
                 let id = self.id(name).to_string();
                 let got = coded(self.driver().delete(&id), Operation::Delete);
-                assert_eq!(got, self.model.delete(name));
+                assert_eq!(got, self.model.delete(name, false));
                 self.await_reclaim();
             }
             Op::Get(name) => {
@@ -156,6 +183,35 @@ impl World {
             Op::Capacity(class, capability) => self.capacity(class, capability),
             Op::Probe(pool) => self.probe(pool),
             Op::Restart => self.restart(),
+            deleted => self.apply_to_deleted(deleted),
+        }
+    }
+
+    fn apply_to_deleted(&mut self, op: &Op) {
+        match op {
+            Op::DeleteNow(name) => {
+                let id = self.id(name).to_string();
+                let got = coded(self.driver().delete_now(&id), Operation::Delete);
+                assert_eq!(got, self.model.delete(name, true));
+                self.await_reclaim();
+            }
+            Op::Undelete(name, new) => {
+                let request = UndeleteRequest {
+                    id: self.kept_id(name),
+                    name: new.map(support::name),
+                    entry: None,
+                };
+                let got = coded(self.driver().undelete(&request), Operation::Volume);
+                let want = self.model.undelete(name, *new);
+                assert_eq!(got, want.map(|name| self.kept_id(&name)));
+            }
+            Op::Purge(name) => {
+                let id = name.map(|name| self.kept_id(name));
+                let got = coded(self.driver().purge(id.as_deref()), Operation::Volume);
+                assert_eq!(got, self.model.purge(*name));
+                self.await_reclaim();
+            }
+            other => panic!("{other:?} is of no deleted volume"),
         }
     }
 
@@ -174,6 +230,7 @@ impl World {
         for pool in POOLS
             .iter()
             .filter(|pool| self.model.free_space(pool) == RESERVABLE)
+            .filter(|pool| **pool != KEEPING || self.model.kept.is_empty())
         {
             let disk = self.node.pool(pool);
             eventually("the deleted images are closed", || {
@@ -181,10 +238,11 @@ impl World {
                 (disk.f_blocks - disk.f_bfree) * disk.f_frsize < TOLERANCE
             });
         }
-        self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
+        self.running = Some(self.node.volumes_of(&options(&self.node), &self.fakes));
         for mounted in self.model.mounts.values_mut() {
             mounted.mode = None;
         }
+        self.await_reclaim();
     }
 
     fn list(&self, sizes: &[usize]) {
@@ -244,9 +302,11 @@ impl World {
             ..Class::default()
         };
         let capacity = self.driver().capacity(&class, &[]).unwrap().largest.0;
+        // A kept volume may have been measured since.
+        let unsure = if pool == KEEPING { TOLERANCE } else { 0 };
         let more = CreateRequest {
             class: class.clone(),
-            ..create("probe", capacity + 1)
+            ..create("probe", capacity + unsure + 1)
         };
         let refused = coded(self.driver().create(&more), Operation::CreateVolume);
         assert_eq!(
@@ -258,23 +318,32 @@ impl World {
             class: class.clone(),
             ..create("probe", capacity)
         };
-        let made = self.driver().create(&exact).expect("exactly the capacity");
+        let made = self.create(&exact).expect("exactly the capacity");
+        if pool == KEEPING {
+            self.model.free_space_for(capacity);
+        }
         let left = self.driver().capacity(&class, &[]).unwrap();
         // A thick image occupies its size, and the records beside it occupy some of the rest.
         let mut volumes = self.model.volumes.values();
         let has_image = volumes.any(|made| made.pool == pool && made.image.is_some());
-        let is_rest = has_image && left.largest.0 < TOLERANCE;
+        let is_rest = (has_image || unsure > 0) && left.largest.0 < TOLERANCE;
         assert!(left == Capacity::default() || is_rest, "{left:?}");
-        self.driver().delete(&made.id.to_string()).unwrap();
+        self.driver().delete_now(&made.id.to_string()).unwrap();
         self.await_reclaim();
     }
 
     /// Waits until the trash is reclaimed, because until then a pool cannot reserve the freed
-    /// space.
+    /// space, and until kept volumes are measured.
     fn await_reclaim(&self) {
         let pools = self.driver().pools();
         eventually("the trash is empty", || {
             pools.iter().all(|pool| pool.status().trash == 0)
+        });
+        let pool = pools.iter().find(|pool| pool.name().as_str() == KEEPING);
+        let pool = pool.unwrap();
+        eventually("the kept volumes are measured", || {
+            let free = self.model.free_space(KEEPING);
+            pool.available().unwrap().0 >= free.saturating_sub(TOLERANCE)
         });
     }
 
@@ -286,7 +355,7 @@ impl World {
     }
 
     /// The invariants that hold after every step.
-    fn check(&self) {
+    fn check(&mut self) {
         let all = self.all();
         assert_eq!(self.driver().list(usize::MAX, "").unwrap().objects, all);
         for pool in self.driver().pools().iter() {
@@ -296,6 +365,12 @@ impl World {
             let status = pool.status();
             assert_eq!(status.unavailable, None);
             assert_eq!((status.volumes, status.quarantined), (of_pool.len(), 0));
+            if pool.name().as_str() == KEEPING {
+                self.model.end_on_full_disk(status.kept);
+                assert_eq!(status.kept, self.model.kept.len());
+            } else {
+                assert_eq!(status.kept, 0);
+            }
             assert_eq!(
                 status.reserved.0,
                 of_pool.iter().map(|v| v.size.0).sum::<u64>()

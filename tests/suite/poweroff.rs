@@ -8,7 +8,7 @@ pub(crate) use support::poweroff::loops::{mount_empty, mount_empty_disk, unmount
 pub(crate) use support::poweroff::{operations, scene};
 use support::require;
 
-use operations::{CREATE_IMAGE, OPERATIONS, of_sets};
+use operations::{CREATE_IMAGE, of_one, of_sets};
 use scene::Pools;
 
 pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
@@ -19,7 +19,7 @@ pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
 fn lose_power(kind: Kind) {
     for commits in [false, true] {
         let imports = IMPORTS.iter().filter(|_| !kind.simple_quota);
-        let operations = OPERATIONS.iter().chain([&CREATE_IMAGE]).chain(imports);
+        let operations = of_one().chain([&CREATE_IMAGE]).chain(imports);
         loops::lose_power(kind, commits, Pools::One, operations);
     }
 }

@@ -17,7 +17,7 @@ use objects::Bytes;
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::volume::{CreateRequest, ExpandRequest, Kind};
+use rootcellar::volume::{CreateRequest, ExpandRequest, Kind, UndeleteRequest};
 
 use fixture::{SIZE, StepFixture, Trouble};
 use support::quota::{FakeQuota, NoQuotas};
@@ -28,15 +28,20 @@ use support::{create, eventually, publish};
 enum Call {
     Create,
     Delete,
+    /// In a pool that keeps what is deleted.
+    Keep,
+    Undelete,
     Expand,
     CreateImage,
     ExpandImage,
     PublishImage,
 }
 
-const CALLS: [Call; 6] = [
+const CALLS: [Call; 8] = [
     Call::Create,
     Call::Delete,
+    Call::Keep,
+    Call::Undelete,
     Call::Expand,
     Call::CreateImage,
     Call::ExpandImage,
@@ -49,10 +54,14 @@ const IMAGE_SIZE: u64 = 16 << 20;
 impl Call {
     fn prepare(self, quotas: Arc<dyn Quotas>) -> StepFixture {
         let mut fixture = StepFixture::new(quotas);
+        fixture.keeps = matches!(self, Self::Keep | Self::Undelete);
         fixture.start();
         fixture.make("kept");
         if !self.creates() {
             fixture.driver().create(&self.request()).unwrap();
+        }
+        if self == Self::Undelete {
+            fixture.driver().delete(&fixture.id("pvc")).unwrap();
         }
         self.republish(&fixture);
         fixture
@@ -109,10 +118,23 @@ impl Call {
                 }
                 Err(error) => Err(error.code(Operation::CreateVolume)),
             },
-            Self::Delete => match fixture.driver().delete(&id) {
+            Self::Delete | Self::Keep => match fixture.driver().delete(&id) {
                 Err(error) if error.code(Operation::Delete) == Code::Ok => Ok(()),
                 outcome => outcome.map_err(|error| error.code(Operation::Delete)),
             },
+            Self::Undelete => {
+                let request = UndeleteRequest {
+                    id: id.clone(),
+                    ..UndeleteRequest::default()
+                };
+                match fixture.driver().undelete(&request) {
+                    Ok(returned) => {
+                        assert_eq!(returned, id);
+                        Ok(())
+                    }
+                    Err(error) => Err(error.code(Operation::Volume)),
+                }
+            }
             Self::PublishImage => {
                 let request = publish(&id, &fixture.node.target("pvc"));
                 let published = fixture.driver().publish(&request);
@@ -143,7 +165,7 @@ impl Call {
 
     fn leaves(self) -> &'static [&'static str] {
         match self {
-            Self::Delete => &["kept"],
+            Self::Delete | Self::Keep => &["kept"],
             _ => &["kept", "pvc"],
         }
     }
@@ -151,8 +173,8 @@ impl Call {
     /// Whether the volume is there after this many of the steps.
     fn shows(self, made: usize, steps: &[Step]) -> bool {
         match self {
-            Self::Create | Self::CreateImage => made > visible(steps),
-            Self::Delete => made <= visible(steps),
+            Self::Create | Self::CreateImage | Self::Undelete => made > visible(steps),
+            Self::Delete | Self::Keep => made <= visible(steps),
             Self::Expand | Self::ExpandImage | Self::PublishImage => true,
         }
     }
@@ -215,7 +237,13 @@ fn with_every_failure(check: impl Fn(Call, &[Step], usize, Errno)) {
         let steps = call.steps();
         assert!(steps.len() >= 3, "{steps:?}");
         for at in 0..steps.len() {
-            for errno in ERRORS {
+            // A full disk deletes the volume that it cannot keep.
+            let is_kept = call == Call::Keep && steps[at] == Step::Rename;
+            let is_full = |errno: &Errno| matches!(*errno, Errno::NOSPC | Errno::DQUOT);
+            for errno in ERRORS
+                .into_iter()
+                .filter(|errno| !(is_kept && is_full(errno)))
+            {
                 eprintln!("{call:?}: step {at}, {:?}: {errno}", steps[at]);
                 check(call, &steps, at, errno);
             }
@@ -257,6 +285,22 @@ fn a_call_survives_the_failure_of_every_step() {
         call.make(&fixture).expect("the retry");
         fixture.assert_ends_with(call.leaves());
     });
+}
+
+/// A full disk may have no block for the name of a kept volume. The deletion then frees its space.
+///
+/// Proves: UD11.
+#[test]
+fn a_volume_that_a_full_disk_cannot_keep_is_deleted() {
+    for errno in [Errno::NOSPC, Errno::DQUOT] {
+        let fixture = Call::Keep.prepare(Arc::new(NoQuotas));
+        let at = visible(&Call::Keep.steps());
+        fixture.script.start(Some(Trouble::Once(at, errno)));
+        Call::Keep.make(&fixture).unwrap();
+        fixture.script.end();
+        fixture.assert_ends_with(&["kept"]);
+        assert!(fixture.names(".rootcellar/kept").is_empty());
+    }
 }
 
 /// How a test goes on after a halted driver.
@@ -463,6 +507,8 @@ fn a_failed_call_leaves_each_limit_as_recorded() {
             assert_limits(&fixture, &quota);
         }
         call.make(&fixture).expect("the retry");
+        // Kept volumes keep their limits.
+        fixture.driver().purge(None).unwrap();
         fixture.assert_ends_with(call.leaves());
         assert_limits(&fixture, &quota);
         if call == Call::Expand {
@@ -473,7 +519,7 @@ fn a_failed_call_leaves_each_limit_as_recorded() {
                 .unwrap();
         }
         for volume in call.leaves() {
-            fixture.driver().delete(&fixture.id(volume)).unwrap();
+            fixture.driver().delete_now(&fixture.id(volume)).unwrap();
         }
         fixture.assert_ends_with(&[]);
         assert_eq!(quota.limits().len(), 0, "no limit without a volume");

@@ -4,6 +4,7 @@
 mod btrfs;
 mod loops;
 mod project;
+mod xfs;
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -14,6 +15,7 @@ use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
 pub use btrfs::*;
 pub use loops::*;
 pub use project::*;
+pub use xfs::*;
 
 /// Clears and then sets `MOUNT_ATTR_*` of the mount whose root is `mount`, and sets its propagation
 /// type, as in `MS_PRIVATE`: `mount_setattr(2)`.

@@ -92,8 +92,12 @@ fn object<'a>(objects: &'a mut [Value], kind: &str) -> &'a mut Value {
 
 #[test]
 fn the_command_line_is_consistent() {
-    use clap::CommandFactory;
     Cli::command().debug_assert();
+}
+
+#[test]
+fn each_command_has_an_example_that_parses() {
+    support::help::check_examples::<Cli>();
 }
 
 /// A fixture, the flags, and the system, node, directory and last words of the import.

@@ -20,12 +20,16 @@ use crate::host::ImportServer;
 use crate::pool::ImportMethod;
 use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState};
 
-/// The server at its socket.
-pub(super) struct Connection(Server);
+/// The server at its socket, and the volume of the last answer.
+pub(super) struct Connection {
+    server: Server,
+    id: String,
+}
 
 impl Connection {
     pub(super) fn new(server: Server) -> Self {
-        Self(server)
+        let id = String::new();
+        Self { server, id }
     }
 
     fn id(text: &str) -> Result<VolumeId> {
@@ -70,7 +74,7 @@ impl ImportServer for Connection {
             pool: request.pool.clone(),
             ..Default::default()
         };
-        let call = self.0.admin.check_import(match &request.new {
+        let call = self.server.admin.check_import(match &request.new {
             None => asked,
             Some(new) => CheckImportRequest {
                 size_bytes: new.size.0,
@@ -80,10 +84,11 @@ impl ImportServer for Connection {
                 ..asked
             },
         });
-        let place = self.0.runtime.block_on(call);
+        let place = self.server.runtime.block_on(call);
         let place = place.map_err(|status| refused(&status))?.into_inner();
         let waiting = given(place.waiting).map(ImportState::Waiting);
         let imported = given(place.imported_from).map(ImportState::Imported);
+        self.id.clone_from(&place.volume_id);
         Ok(ImportPlace {
             id: Self::id(&place.volume_id)?,
             pool: place.pool_path.into(),
@@ -95,11 +100,12 @@ impl ImportServer for Connection {
     }
 
     fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId> {
-        let call = self.0.admin.import_volume(ImportVolumeRequest {
+        let mut admin = self.server.admin.clone();
+        let call = admin.import_volume(ImportVolumeRequest {
             name: name.to_string(),
             pool: pool.to_owned(),
         });
-        let made = self.0.runtime.block_on(call);
+        let made = self.server.wait("", &self.id, call);
         let made = made.map_err(|status| refused(&status))?.into_inner();
         Self::id(&made.volume_id)
     }
@@ -114,10 +120,10 @@ impl ImportServer for Connection {
         // There is space for both requests.
         let send = |request| requests.try_send(request).map_err(|_| lost("it stopped"));
         send(first)?;
-        let call = self.0.admin.copy_volume(ReceiverStream::new(receiver));
-        let responses = self.0.runtime.block_on(call);
+        let call = self.server.admin.copy_volume(ReceiverStream::new(receiver));
+        let responses = self.server.runtime.block_on(call);
         let mut responses = responses.map_err(|status| refused(&status))?.into_inner();
-        let place = self.0.runtime.block_on(next(&mut responses))?;
+        let place = self.server.runtime.block_on(next(&mut responses))?;
         if !place.volume_id.is_empty() {
             // Another command has made it.
             return Self::id(&place.volume_id);
@@ -130,7 +136,7 @@ impl ImportServer for Connection {
         let stop = Notify::new();
         // The connection is watched while the tree is copied.
         let watched = thread::scope(|scope| {
-            let (runtime, stop) = (&self.0.runtime, &stop);
+            let (runtime, stop) = (&self.server.runtime, &stop);
             let (ended, responses) = (&ended, &mut responses);
             let watch = scope.spawn(move || {
                 runtime.block_on(async {
@@ -153,23 +159,24 @@ impl ImportServer for Connection {
         if let Err(error) = watched {
             // The server discards the copy when the requests end, and answers then.
             drop(requests);
-            let _ = self.0.runtime.block_on(next(&mut responses));
+            let _ = self.server.runtime.block_on(next(&mut responses));
             return Err(error);
         }
         send(CopyVolumeRequest {
             copied: true,
             ..Default::default()
         })?;
-        let made = self.0.runtime.block_on(next(&mut responses))?;
+        let made = self.server.wait("", &self.id, next(&mut responses))?;
         Self::id(&made.volume_id)
     }
 
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
-        let call = self.0.admin.export_volume(ExportVolumeRequest {
+        let mut admin = self.server.admin.clone();
+        let call = admin.export_volume(ExportVolumeRequest {
             volume_id: id.to_owned(),
             dry_run,
         });
-        let exported = self.0.runtime.block_on(call);
+        let exported = self.server.wait("", id, call);
         let exported = exported.map_err(|status| refused(&status))?.into_inner();
         Ok(Export {
             pool: exported.pool_path.into(),
@@ -183,10 +190,10 @@ impl ImportServer for Connection {
     }
 
     fn drop_export(&mut self, id: &str) -> Result<()> {
-        let call = self.0.admin.drop_export(DropExportRequest {
+        let call = self.server.admin.drop_export(DropExportRequest {
             volume_id: id.to_owned(),
         });
-        let dropped = self.0.runtime.block_on(call);
+        let dropped = self.server.runtime.block_on(call);
         dropped.map_err(|status| refused(&status)).map(drop)
     }
 }

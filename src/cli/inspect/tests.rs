@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use linux::image::Allocation;
 use linux::quota::Charge;
@@ -159,6 +160,12 @@ pub(in crate::cli) fn pools() -> Vec<PoolContents> {
                 unfinished(Source::Snapshot(snapshot_id("snapshot-2"))),
                 unfinished(Source::Volume(volume_id("pvc-4"))),
             ],
+            kept_volumes: vec![Deleted {
+                record: volume("pvc-5", None),
+                entry: Uuid::from_u128(5),
+                left: Some(Duration::from_hours(1)),
+            }],
+            kept_snapshots: Vec::new(),
             retained: [(volume_id("pvc-1"), 40 * MIB)].into(),
         },
         PoolContents {
@@ -166,6 +173,8 @@ pub(in crate::cli) fn pools() -> Vec<PoolContents> {
             volumes: Vec::new(),
             snapshots: Vec::new(),
             unfinished: Vec::new(),
+            kept_volumes: Vec::new(),
+            kept_snapshots: Vec::new(),
             retained: std::collections::BTreeMap::default(),
         },
     ]

@@ -100,6 +100,17 @@ pub(crate) struct Content<'a> {
     pub(crate) policy: CopyPolicy,
 }
 
+impl Content<'_> {
+    /// The bytes of the original, if they are counted.
+    pub(in crate::pool) fn known_bytes(&self) -> Option<u64> {
+        if let Origin::Volume(entry) = self.origin {
+            self.from.charge(entry).ok()??;
+        }
+        let disk = self.from.disk().ok()?;
+        self.from.content_bytes(&disk, self.origin).ok()
+    }
+}
+
 /// The parameters of a class about copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CopyPolicy {

@@ -14,6 +14,7 @@ use objects::Bytes;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use crate::pool::advance::{Advance, Running, Unit};
 use crate::pool::base::Pool;
 use crate::pool::copies::job::CopyJob;
 use crate::pool::reservation::Reservation;
@@ -80,6 +81,10 @@ pub(crate) struct Progress<'a> {
     most: u64,
     entries: AtomicU64,
     bytes: AtomicU64,
+    /// The bytes written into files, also into unfinished ones.
+    written: AtomicU64,
+    /// For the command that waits for a move, with the bytes of the original, if they are known.
+    running: Option<(Running<'a>, Option<u64>)>,
     reports: Mutex<Reports>,
     refused: AtomicBool,
     /// The error that ended the copy from within, if there is one.
@@ -101,6 +106,10 @@ impl<'a> Progress<'a> {
         method: Method,
     ) -> Self {
         let now_at = Instant::now();
+        let running = match job.copy {
+            Source::Volume(id) => Some((pool.advances.begin(id), job.content.known_bytes())),
+            Source::Snapshot(_) => None,
+        };
         Self {
             pool,
             staged,
@@ -118,6 +127,8 @@ impl<'a> Progress<'a> {
             most: job.content.origin.most(),
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            running,
             reports: Mutex::new(Reports {
                 written: now_at,
                 logged: now_at,
@@ -180,6 +191,14 @@ impl<'a> Progress<'a> {
             Err(TryLockError::WouldBlock) => return,
         };
         let status = self.status();
+        if let Some((running, total)) = &self.running {
+            running.set(Advance {
+                // A large file counts before it is complete; many small ones occupy more than is written.
+                done: status.bytes.0.max(self.written.load(Ordering::Relaxed)),
+                total: *total,
+                unit: Unit::Bytes,
+            });
+        }
         if reports.logged.elapsed() >= LOG_EVERY {
             reports.logged = Instant::now();
             let (copy, of) = (status.copy, status.of);
@@ -216,6 +235,10 @@ impl CopyWatch for Progress<'_> {
         copies.bytes.fetch_add(bytes, Ordering::Relaxed);
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.cover(before.saturating_add(bytes));
+    }
+
+    fn wrote(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn stopped(&self) -> bool {

@@ -27,10 +27,13 @@ impl Pool {
         if let Some(charge) = self.charge(&entry)? {
             let limit = volume.enforcement.limit(volume.size_bytes);
             if limit > Bytes::ZERO && volume.enforcement == Enforcement::Squota {
+                let own = limit.min(Bytes(charge.bytes));
+                // A deleted copy of the same name has blocks of another instant.
+                let before = self.state.retained_before(volume.id, job.copy);
                 retains.push(RetainedCharge {
                     volume: volume.id,
                     origin: job.copy,
-                    bytes: limit.min(Bytes(charge.bytes)),
+                    bytes: Bytes(own.0.saturating_add(before)),
                 });
             }
         }

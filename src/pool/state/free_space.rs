@@ -33,6 +33,19 @@ impl Policy {
         }
     }
 
+    /// The bytes of a filesystem of this size that are not used for volumes.
+    pub(crate) fn reserve_of(&self, total: u64) -> u64 {
+        let default = if self.on_root_disk {
+            Reserve::Percent(ROOT_DISK_RESERVE)
+        } else {
+            Reserve::Percent(0)
+        };
+        match self.reserve.unwrap_or(default) {
+            Reserve::Bytes(bytes) => bytes.0,
+            Reserve::Percent(percent) => total / 100 * u64::from(percent),
+        }
+    }
+
     /// The policy for a volume that takes the whole disk, of which nothing is overcommitted.
     pub(crate) fn of_disk(self) -> Self {
         Self {
@@ -82,6 +95,26 @@ impl FreeSpace {
         Bytes(u64::try_from(left).unwrap_or(u64::MAX).min(free)).min(Bytes::MAX)
     }
 
+    /// The free space after deleted objects are reclaimed, of which no object has these bytes on the disk, and of
+    /// whose sizes these bytes are reserved.
+    pub(crate) fn after(self, bytes: u64, size: u64) -> Self {
+        let available = self.space.available.saturating_add(bytes);
+        let reserved = match self.others {
+            Others::AllBut(_) => self.reserved,
+            Others::WhenEmpty(_) => self.reserved.saturating_sub(size),
+        };
+        let space = Space {
+            used: self.space.used.saturating_sub(bytes),
+            available: available.min(self.space.total),
+            ..self.space
+        };
+        Self {
+            space,
+            reserved,
+            ..self
+        }
+    }
+
     /// The free space as if these bytes of other data were not there.
     pub(crate) fn without(self, bytes: u64) -> Self {
         let others = match self.others {
@@ -117,16 +150,9 @@ impl FreeSpace {
     }
 
     fn set_aside(&self) -> u64 {
-        let default = if self.policy.on_root_disk {
-            Reserve::Percent(ROOT_DISK_RESERVE)
-        } else {
-            Reserve::Percent(0)
-        };
-        let reserve = match self.policy.reserve.unwrap_or(default) {
-            Reserve::Bytes(bytes) => bytes.0,
-            Reserve::Percent(percent) => self.space.total / 100 * u64::from(percent),
-        };
-        reserve.saturating_add((self.space.total / 100).min(MAX_SLACK))
+        let total = self.space.total;
+        let slack = (total / 100).min(MAX_SLACK);
+        self.policy.reserve_of(total).saturating_add(slack)
     }
 }
 

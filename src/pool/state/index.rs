@@ -4,16 +4,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linux::quota::Enforcement;
 use objects::{ObjectId, PoolId, SnapshotId, SnapshotName, VolumeId, VolumeName};
 
+use crate::pool::state::kept::KeptObjects;
 use crate::pool::state::quarantine::Quarantine;
 use crate::pool::state::quarantine::Quarantined;
 use crate::pool::state::retained::Retained;
 use crate::pool::store::entry::{Entry, SnapshotEntry};
+use crate::pool::store::kept::{KeptEntry, KeptName};
+use crate::pool::store::layout;
 use crate::pool::store::record::{Record, RetainedCharge, SnapshotRecord, Source, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
 
@@ -25,9 +28,10 @@ pub(crate) struct Index {
     volumes_by_name: HashMap<VolumeName, Arc<Entry>>,
     snapshots_by_name: HashMap<SnapshotName, Arc<SnapshotEntry>>,
     trash: BTreeMap<OsString, TrashEntry>,
+    kept: KeptObjects,
     pub(super) quarantine: Quarantine,
     moved: BTreeSet<VolumeId>,
-    /// The retained charges of all records, those in the trash included.
+    /// The retained charges of all records, those of deleted objects included.
     retained: Retained,
     pub(crate) sums: Sums,
 }
@@ -54,10 +58,42 @@ pub(crate) struct Sums {
     pub(crate) copied: u64,
     /// The sizes of trash entries.
     trash: u64,
+    /// The sum over trash entries that were deleted for their space.
+    pub(crate) freeing: Freeing,
     /// The number of volumes that have the whole disk.
     exclusive: usize,
-    /// The number of volumes and snapshots that were removed or replaced.
-    pub(crate) removals: u64,
+    /// The number of volumes and snapshots that were removed or replaced, and of changes of the kept objects.
+    pub(crate) changes: u64,
+    /// The number of trash entries that freed space for a grant.
+    pub(crate) freed: u64,
+}
+
+/// The sum over trash entries that were deleted for their space.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Freeing {
+    pub(crate) entries: usize,
+    /// The bytes on the disk.
+    pub(crate) bytes: u64,
+    /// The sizes.
+    pub(crate) sizes: u64,
+}
+
+impl Freeing {
+    fn add(&mut self, entry: &TrashEntry) {
+        if let Some(bytes) = entry.frees {
+            self.entries += 1;
+            self.bytes = self.bytes.saturating_add(bytes);
+            self.sizes = self.sizes.saturating_add(entry.reserved);
+        }
+    }
+
+    fn remove(&mut self, entry: &TrashEntry) {
+        if let Some(bytes) = entry.frees {
+            self.entries -= 1;
+            self.bytes = self.bytes.saturating_sub(bytes);
+            self.sizes = self.sizes.saturating_sub(entry.reserved);
+        }
+    }
 }
 
 impl Index {
@@ -120,7 +156,7 @@ impl Index {
         sums.copied = sums.copied.saturating_sub(record.copied());
         sums.retained = sums.retained.saturating_sub(retained);
         sums.exclusive -= usize::from(record.is_exclusive());
-        sums.removals += 1;
+        sums.changes += 1;
         if let Some(volume) = R::volume(id) {
             self.moved.remove(&volume);
         }
@@ -139,14 +175,36 @@ impl Index {
     pub(crate) fn add_to_trash(&mut self, name: OsString, entry: TrashEntry) {
         self.change_retained(&entry.retains, Retained::add);
         self.sums.trash = self.sums.trash.saturating_add(entry.reserved);
+        self.sums.freeing.add(&entry);
         self.trash.insert(name, entry);
     }
 
-    pub(crate) fn remove_from_trash(&mut self, name: &OsStr) {
-        if let Some(entry) = self.trash.remove(name) {
-            self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
-            self.change_retained(&entry.retains, Retained::remove);
-        }
+    pub(crate) fn add_kept(&mut self, name: KeptName, kept: KeptEntry) {
+        self.change_retained(&kept.entry.retains, Retained::add);
+        self.sums.changes += 1;
+        self.kept.add(name, kept);
+    }
+
+    pub(crate) fn remove_kept(&mut self, name: &KeptName) -> Option<KeptEntry> {
+        let kept = self.kept.remove(name)?;
+        self.sums.changes += 1;
+        self.change_retained(&kept.entry.retains, Retained::remove);
+        Some(kept)
+    }
+
+    pub(crate) fn remove_from_trash(&mut self, name: &OsStr) -> Option<TrashEntry> {
+        let entry = self.trash.remove(name)?;
+        self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
+        self.sums.freeing.remove(&entry);
+        self.sums.freed += u64::from(entry.frees.is_some());
+        self.change_retained(&entry.retains, Retained::remove);
+        Some(entry)
+    }
+
+    pub(crate) fn set_returns(&mut self, name: &KeptName, returns: bool) -> bool {
+        let changed = self.kept.set_returns(name, returns);
+        self.sums.changes += u64::from(changed);
+        changed
     }
 
     fn change_retained(
@@ -199,6 +257,26 @@ impl Index {
         &self.trash
     }
 
+    /// Counts a trash entry no longer as space to come.
+    pub(crate) fn frees_nothing(&mut self, name: &OsStr) {
+        if let Some(entry) = self.trash.get_mut(name) {
+            self.sums.freeing.remove(entry);
+            entry.frees = None;
+        }
+    }
+
+    /// Whether a trash entry counts as space to come.
+    pub(crate) fn frees_space(&self, name: &OsStr) -> bool {
+        self.trash
+            .get(name)
+            .is_some_and(|entry| entry.frees.is_some())
+    }
+
+    /// The deleted objects that can come back.
+    pub(crate) fn kept(&self) -> &KeptObjects {
+        &self.kept
+    }
+
     pub(crate) fn retained(&self) -> &Retained {
         &self.retained
     }
@@ -208,21 +286,35 @@ impl Index {
         self.moved.iter().filter_map(|id| self.volumes.get(id))
     }
 
-    /// The volumes whose blocks an existing volume or snapshot may reference.
+    /// The volumes whose blocks a volume or snapshot may reference, kept ones included.
     pub(crate) fn referenced(&self) -> BTreeSet<VolumeId> {
+        let mut referenced = self.in_use();
+        let kept = self.kept.iter().flat_map(|(_, kept)| &kept.entry.retains);
+        referenced.extend(kept.map(|retained| retained.volume));
+        referenced
+    }
+
+    /// The volumes whose blocks an existing volume or snapshot may reference.
+    pub(crate) fn in_use(&self) -> BTreeSet<VolumeId> {
         let (volumes, snapshots) = (self.volumes.values(), self.snapshots.values());
         let sources = volumes.clone().filter_map(|entry| entry.record.source);
-        let mut referenced: BTreeSet<VolumeId> = sources
+        let mut in_use: BTreeSet<VolumeId> = sources
             .filter_map(|source| match source {
                 Source::Volume(id) => Some(id),
                 Source::Snapshot(_) => None,
             })
             .collect();
-        referenced.extend(snapshots.clone().map(|entry| entry.record.source_volume_id));
+        in_use.extend(snapshots.clone().map(|entry| entry.record.source_volume_id));
         let retains = volumes.flat_map(|entry| &entry.record.retains);
         let retains = retains.chain(snapshots.flat_map(|entry| &entry.record.retains));
-        referenced.extend(retains.map(|retained| retained.volume));
-        referenced
+        in_use.extend(retains.map(|retained| retained.volume));
+        in_use
+    }
+
+    /// Whether any existing object is a copy.
+    pub(crate) fn has_copies(&self) -> bool {
+        let mut volumes = self.volumes.values();
+        !self.snapshots.is_empty() || volumes.any(|entry| entry.record.source.is_some())
     }
 
     /// The bytes reserved on a disk with `used` bytes in use. All used bytes are reserved for
@@ -230,21 +322,33 @@ impl Index {
     ///
     /// If the kernel counts, the sum has the sizes, the bytes of snapshots beyond their retained charges,
     /// and the retained charges of each existing volume. The blocks of a deleted volume are used already,
-    /// and nobody writes to it. Otherwise the sum has the sizes, those of trash entries included.
+    /// and nobody writes to it. Otherwise the sum has the sizes, those of deleted objects included.
     pub(crate) fn reserved_of(&self, counted: bool, used: u64) -> u64 {
         let sums = &self.sums;
         let reserved = if counted {
             let alone = sums.sizes.saturating_sub(sums.covered);
             alone.saturating_add(sums.retained)
         } else {
-            sums.sizes.saturating_add(sums.trash)
+            let deleted = sums.trash.saturating_add(self.kept.sizes());
+            sums.sizes.saturating_add(deleted)
         };
         let unknown = self.quarantine.unmeasured().map_or(0, |_| used);
         reserved.saturating_add(unknown)
     }
 
+    /// The path of an entry whose disk usage is to be measured, if there is one.
+    pub(crate) fn unmeasured(&self) -> Option<PathBuf> {
+        let above = Path::new(layout::META).join(layout::KEPT);
+        let kept = self.kept.unmeasured();
+        let kept = kept.map(|name| above.join(name.place()));
+        self.quarantine.unmeasured().map(Path::to_owned).or(kept)
+    }
+
     pub(crate) fn measured(&mut self, path: &Path, bytes: u64) {
-        if self.quarantine.measured(path, bytes) {
+        if path.starts_with(layout::META) {
+            let name = path.file_name().unwrap_or_default();
+            self.kept.measured(name, bytes);
+        } else if self.quarantine.measured(path, bytes) {
             self.sums.sizes = self.sums.sizes.saturating_add(bytes);
         }
     }

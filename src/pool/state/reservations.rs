@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use objects::Bytes;
 
 use crate::pool::state::free_space::{FreeSpace, Others, Policy};
-use crate::pool::state::index::Index;
+use crate::pool::state::index::{Freeing, Index};
 use crate::pool::store::entry::Entry;
+use crate::pool::store::kept::KeptName;
 use crate::pool::store::record::{Record, VolumeRecord};
 use crate::pool::store::space::Space;
 
-/// The age at which charges are read again to report the capacity. A grant always reads them.
+/// The age at which charges and kept objects are read again to report the capacity. A grant always reads them.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -39,8 +40,35 @@ struct Recent {
     space: Space,
     /// The bytes that are the volumes' own.
     own: u64,
-    /// The removals from the index until then: the charge of a deleted volume no longer counts.
-    removals: u64,
+    kept: KeptBytes,
+}
+
+/// The bytes that kept objects would free, of a moment.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::pool) struct KeptBytes {
+    at: Instant,
+    /// The changes of the index until then.
+    changes: u64,
+    bytes: u64,
+}
+
+/// The kept objects and the bytes that each would free, the oldest first.
+#[derive(Debug)]
+pub(in crate::pool) struct KeptSpace {
+    pub(in crate::pool) at: Instant,
+    pub(in crate::pool) changes: u64,
+    pub(in crate::pool) objects: Vec<(KeptName, u64)>,
+}
+
+impl KeptSpace {
+    pub(in crate::pool) fn sum(&self) -> KeptBytes {
+        let bytes = self.objects.iter().map(|(_, bytes)| bytes);
+        KeptBytes {
+            at: self.at,
+            changes: self.changes,
+            bytes: bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+        }
+    }
 }
 
 /// The space that a grant reserves.
@@ -53,13 +81,27 @@ pub(crate) enum Demand {
     /// The whole disk, if it is empty and its capacity is in this range.
     Disk { least: Bytes, most: Bytes },
     /// The size of a tree that is on the filesystem already, and uses these bytes.
-    Tree { size: Bytes, used: u64 },
+    Tree {
+        size: Bytes,
+        used: u64,
+        /// Whether it has the whole disk, which has no other object then.
+        whole: bool,
+    },
+}
+
+impl Demand {
+    /// Whether it is for the whole disk.
+    pub(crate) fn is_whole(self) -> bool {
+        matches!(self, Self::Disk { .. } | Self::Tree { whole: true, .. })
+    }
 }
 
 /// The space of a filesystem and the charges of its volumes.
 #[derive(Debug)]
 pub(in crate::pool) struct Measurement {
     pub(in crate::pool) at: Instant,
+    /// The trash entries that had freed space when it began.
+    pub(in crate::pool) freed: u64,
     pub(in crate::pool) space: Space,
     pub(in crate::pool) charged: Vec<Charged>,
 }
@@ -121,15 +163,16 @@ impl Reservations {
         index: &Index,
         policy: &Policy,
         measurement: &Measurement,
+        kept: KeptBytes,
     ) -> FreeSpace {
         let recent = Recent {
             at: measurement.at,
             space: measurement.space,
             own: measurement.own(index),
-            removals: index.sums.removals,
+            kept,
         };
         self.recent = Some(recent);
-        self.sum(index, policy, recent.space, recent.own)
+        self.reported(index, policy, recent)
     }
 
     /// The free space by the last measurement, if that is recent enough.
@@ -140,20 +183,85 @@ impl Reservations {
         max_age: Duration,
     ) -> Option<FreeSpace> {
         let recent = self.recent.filter(|last| last.at.elapsed() < max_age)?;
-        Some(self.sum(index, policy, recent.space, recent.own))
+        Some(self.reported(index, policy, recent))
     }
 
-    /// The free space by the last measurement, if that is recent enough and no volume was removed since.
+    /// The free space by the last measurement, if that is recent enough and no object was deleted since. Charges are
+    /// summed after the kept objects, so the changes until those count.
     pub(in crate::pool) fn known(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
-        let same = self.recent?.removals == index.sums.removals;
-        let recent = self.remembered(index, policy, MAX_AGE);
-        recent.filter(|_| policy.counted && same)
+        self.known_kept(index).filter(|_| policy.counted)?;
+        self.remembered(index, policy, MAX_AGE)
+    }
+
+    /// The bytes that kept objects would free, if they were read recently and the index did not change since.
+    pub(in crate::pool) fn known_kept(&self, index: &Index) -> Option<KeptBytes> {
+        let kept = self.recent?.kept;
+        let is_known = kept.at.elapsed() < MAX_AGE && kept.changes == index.sums.changes;
+        is_known.then_some(kept)
     }
 
     /// Replaces the space of the last measurement.
     pub(in crate::pool) fn set_space(&mut self, space: Space) {
         if let Some(recent) = &mut self.recent {
             recent.space = space;
+        }
+    }
+
+    /// The free space with that of deleted objects, which a grant would reclaim.
+    fn reported(&self, index: &Index, policy: &Policy, recent: Recent) -> FreeSpace {
+        let free = self.sum(index, policy, recent.space, recent.own);
+        let Freeing { bytes, sizes, .. } = index.sums.freeing;
+        free.after(
+            recent.kept.bytes.saturating_add(bytes),
+            index.kept().sizes().saturating_add(sizes),
+        )
+    }
+
+    /// The kept objects to reclaim and the bytes that each frees, the oldest first, so that a refused demand is granted later; none if it waits for
+    /// those that are being reclaimed. `None`: all of them are too little.
+    pub(in crate::pool) fn to_reclaim(
+        &self,
+        index: &Index,
+        policy: &Policy,
+        demand: Demand,
+        measurement: &Measurement,
+        kept: &[(KeptName, u64)],
+    ) -> Option<Vec<(KeptName, u64)>> {
+        if measurement.freed != index.sums.freed {
+            // Meanwhile an entry became free space, which is neither in the measurement nor in the index.
+            return Some(Vec::new());
+        }
+        let own = measurement.own(index);
+        let mut free = self.sum(index, policy, measurement.space, own);
+        if free.exclusive || (demand.is_whole() && self.has_objects(index)) {
+            return None;
+        }
+        let Freeing { bytes, sizes, .. } = index.sums.freeing;
+        free = free.after(bytes, sizes);
+        if let Demand::Tree { used, .. } = demand {
+            free = free.without(used);
+        }
+        let mut reclaimed = Vec::new();
+        let mut kept = kept.iter();
+        loop {
+            let available = free.available();
+            let suffices = match demand {
+                Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. } => {
+                    size <= available
+                }
+                Demand::Disk { least, most } => {
+                    let is_empty = kept.len() == 0 && self.is_to_be_unused(index);
+                    is_empty && (least..=most).contains(&available)
+                }
+            };
+            if suffices {
+                return Some(reclaimed);
+            }
+            let (name, bytes) = kept.next()?;
+            if let Some(entry) = index.kept().get(name).filter(|kept| !kept.returns) {
+                free = free.after(*bytes, entry.entry.reserved);
+                reclaimed.push((name.clone(), *bytes));
+            }
         }
     }
 
@@ -189,6 +297,7 @@ impl Reservations {
         let available = free.available();
         let size = match demand {
             Demand::Object(_) | Demand::Tree { .. } if free.exclusive => return Err(Bytes::ZERO),
+            Demand::Tree { whole: true, .. } if self.has_objects(index) => return Err(Bytes::ZERO),
             Demand::Object(size) | Demand::More(size) | Demand::Tree { size, .. }
                 if size <= available =>
             {
@@ -200,10 +309,10 @@ impl Reservations {
                 if !fits || !self.is_unused(index) {
                     return Err(Bytes::ZERO);
                 }
-                self.whole = true;
                 available
             }
         };
+        self.whole |= demand.is_whole();
         self.building += usize::from(!matches!(demand, Demand::More(_)));
         self.in_flight = self.in_flight.saturating_add(size.0);
         self.grants = self.grants.wrapping_add(1);
@@ -217,13 +326,18 @@ impl Reservations {
         whole: bool,
         policy: &Policy,
     ) -> Standing {
-        let free = match whole {
-            true if !self.is_unused(index) => None,
-            true => self.remembered(index, &policy.of_disk(), Duration::MAX),
-            false => self.remembered(index, policy, Duration::MAX),
+        let policy = if whole { policy.of_disk() } else { *policy };
+        let available = |is_there: bool, free: &dyn Fn(Recent) -> FreeSpace| {
+            let recent = self.recent.filter(|_| is_there || !whole);
+            recent.map_or(Bytes::ZERO, |recent| free(recent).available())
         };
         Standing {
-            space: free.as_ref().map_or(Bytes::ZERO, FreeSpace::available),
+            space: available(self.is_unused(index), &|recent| {
+                self.sum(index, &policy, recent.space, recent.own)
+            }),
+            reported: available(self.is_to_be_unused(index), &|recent| {
+                self.reported(index, &policy, recent)
+            }),
             volumes: index.volumes().len() + self.building,
         }
     }
@@ -233,9 +347,21 @@ impl Reservations {
         self.building += 1;
     }
 
+    /// Whether the pool has objects that are not deleted, or some are under construction.
+    fn has_objects(&self, index: &Index) -> bool {
+        self.building > 0 || !index.is_empty()
+    }
+
     /// Whether the pool has nothing, nothing under construction, and nothing to reclaim.
     pub(in crate::pool) fn is_unused(&self, index: &Index) -> bool {
-        self.building == 0 && index.is_empty() && index.trash().is_empty()
+        let nothing_deleted = index.trash().is_empty() && index.kept().is_empty();
+        !self.has_objects(index) && nothing_deleted
+    }
+
+    /// Whether the pool has nothing but deleted objects that a grant would reclaim.
+    fn is_to_be_unused(&self, index: &Index) -> bool {
+        let only_freeing = index.trash().len() == index.sums.freeing.entries;
+        !self.has_objects(index) && only_freeing
     }
 
     /// Releases what is held, which may be the whole disk, unless that is done.
@@ -262,6 +388,8 @@ pub(crate) struct Standing {
     /// The largest size of the next volume, by the last inspection of the disk and all reservations
     /// since; zero for a whole disk that is not empty.
     pub(crate) space: Bytes,
+    /// The same with the space that kept objects would free.
+    pub(crate) reported: Bytes,
     /// The number of volumes, and of objects under construction.
     pub(crate) volumes: usize,
 }

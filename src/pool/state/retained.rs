@@ -37,6 +37,15 @@ impl Retained {
         self.volumes.get(&volume).copied().map_or(0, saturated)
     }
 
+    /// The largest claim of the copies of one instant, or of several that had one name.
+    pub(crate) fn of_copy(&self, volume: VolumeId, copy: Source) -> u64 {
+        let claims = self.claims.get(&(volume, copy));
+        claims
+            .and_then(|claims| claims.last())
+            .copied()
+            .unwrap_or_default()
+    }
+
     /// The same, with copies under construction.
     pub(crate) fn with(&self, volume: VolumeId, pending: &[RetainedCharge]) -> u64 {
         let mut more: BTreeMap<Source, u64> = BTreeMap::new();
@@ -82,11 +91,7 @@ impl Retained {
     }
 
     fn largest(&self, retained: &RetainedCharge) -> u64 {
-        let claims = self.claims.get(&(retained.volume, retained.origin));
-        claims
-            .and_then(|claims| claims.last())
-            .copied()
-            .unwrap_or_default()
+        self.of_copy(retained.volume, retained.origin)
     }
 
     /// Brings the sum of a volume up to date with the largest claim.

@@ -35,6 +35,12 @@ pub struct PoolStatus {
     pub quarantined: usize,
     /// The number of trash entries; without accounting their sizes stay reserved.
     pub trash: usize,
+    /// The number of deleted volumes and snapshots that can come back.
+    pub kept: usize,
+    /// The part of `available` that is free only without those.
+    pub kept_space: Bytes,
+    /// The number of those that were deleted for good for their space, since start.
+    pub purged_early: u64,
     /// The number of trash entries that could not be removed at the last attempt.
     pub resisting: usize,
     /// The number of copies that are made file by file now.

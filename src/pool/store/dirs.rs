@@ -1,4 +1,4 @@
-//! The directories of a pool for its records and its trash.
+//! The directories of a pool for its records, those of deleted objects included.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,16 +6,19 @@ use std::path::Path;
 
 use linux::fault::{Fault, InContext};
 use linux::os;
+use rustix::io::Errno;
 
 use crate::pool::store::layout;
 use crate::pool::store::record::Record;
 
-/// The directories of a pool for its volumes, its snapshots and its trash.
+/// The directories of a pool for its volumes, its snapshots and those that were deleted.
 #[derive(Debug)]
 pub(crate) struct RecordDirs {
     pub(crate) volumes: OwnedFd,
     pub(crate) snapshots: OwnedFd,
     pub(crate) trash: OwnedFd,
+    /// None has been kept if there is none.
+    pub(crate) kept: Option<OwnedFd>,
 }
 
 impl RecordDirs {
@@ -25,6 +28,11 @@ impl RecordDirs {
             snapshots: open_own(&root, layout::SNAPSHOTS)?,
             trash: os::open_dir(&root, Path::new(layout::META).join(layout::TRASH))
                 .context("open the trash")?,
+            kept: match os::open_dir(&root, Path::new(layout::META).join(layout::KEPT)) {
+                Ok(kept) => Some(kept),
+                Err(Errno::NOENT) => None,
+                Err(errno) => return Err(Fault::new("open the kept objects", errno)),
+            },
         })
     }
 

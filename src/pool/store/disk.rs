@@ -5,7 +5,7 @@
 //! After a difference the disk is dropped with its descriptors and the lock, and the index stays. Only a bind
 //! mount for a pod comes from the host's own mount, for its options.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -100,6 +100,9 @@ impl Disk {
         let quota = find_quota(context, filesystem, &root)?;
         let meta = open_own(&root, layout::META)?;
         let lock = take_lock(&meta, deadline)?;
+        if options.keep.is_some() {
+            make_kept(options, context, &meta)?;
+        }
         let disk = Self {
             id: marker.id,
             place,
@@ -329,6 +332,18 @@ impl Disk {
         synced.context_sync("sync the disk")
     }
 
+    /// Has the filesystem count the blocks of removed files as free. Destroyed subvolumes of btrfs follow a moment
+    /// later, and their charges with them.
+    pub(crate) fn free_removed(&self) -> Result<(), Fault> {
+        let os = &self.context.os;
+        let freed = match self.filesystem {
+            Filesystem::Xfs => os.free_removed_of_xfs(&self.root),
+            Filesystem::Btrfs => os.sync_btrfs(&self.root),
+            _ => Ok(()),
+        };
+        freed.context("free the blocks of removed files")
+    }
+
     /// Makes a staged object visible, once its record is written.
     pub(crate) fn rename_into_place<R: Record>(
         &self,
@@ -373,17 +388,28 @@ impl Disk {
         directory: &str,
         place: &str,
     ) -> Result<bool, Fault> {
-        let home = self.homes.of::<R>();
+        let (home, trash) = (self.homes.of::<R>(), &self.homes.trash);
+        self.move_away(home, directory.as_ref(), trash, place.as_ref())
+    }
+
+    /// Moves a deleted object durably; false if it is not there.
+    pub(in crate::pool) fn move_away(
+        &self,
+        from: &OwnedFd,
+        name: &OsStr,
+        to: &OwnedFd,
+        place: &OsStr,
+    ) -> Result<bool, Fault> {
         let moved = self
             .context
             .os
-            .rename(At::new(&home, directory), At::new(&self.homes.trash, place));
+            .rename(At::new(from, name), At::new(to, place));
         let was_there = match moved {
             Ok(()) => true,
             Err(Errno::NOENT) => false,
-            Err(errno) => return Err(Fault::new("move an entry to the trash", errno)),
+            Err(errno) => return Err(Fault::new("move a deleted object", errno)),
         };
-        self.sync_dirs([&self.homes.trash, home])?;
+        self.sync_dirs([to, from])?;
         Ok(was_there)
     }
 
@@ -402,10 +428,17 @@ impl Disk {
 
     /// Records in the marker the bytes that others use while the pool is empty; false if the disk is full.
     pub(crate) fn record_other(&self, other_bytes: Bytes) -> Result<bool, Unavailable> {
-        let marker = Marker {
-            other_bytes,
-            ..self.marker()?
-        };
+        self.amend_marker(|marker| marker.other_bytes = other_bytes)
+    }
+
+    /// Records in the marker for how long the pool was served; false if the disk is full.
+    pub(crate) fn record_served(&self, milliseconds: u64) -> Result<bool, Unavailable> {
+        self.amend_marker(|marker| marker.served_ms = milliseconds)
+    }
+
+    fn amend_marker(&self, change: impl FnOnce(&mut Marker)) -> Result<bool, Unavailable> {
+        let mut marker = self.marker()?;
+        change(&mut marker);
         match record::write(&self.context.os, &self.meta, layout::MARKER, &marker) {
             Ok(()) => Ok(true),
             Err(fault) if fault.is_full() => Ok(false),
@@ -447,6 +480,25 @@ impl Disk {
     /// Whether the pool shares a filesystem that the node itself needs.
     pub(crate) fn is_on_root_disk(&self) -> bool {
         self.context.root_devices.contains(&self.place.mount.device)
+    }
+}
+
+/// Makes the directory of the kept objects, if it is missing, durably. On a full disk the next opening makes it.
+fn make_kept(options: &PoolOptions, context: &Context, meta: &OwnedFd) -> Result<(), Fault> {
+    match context.os.mkdir(meta, layout::KEPT, 0o700) {
+        // The process that made it may have ended before it was durable.
+        Ok(()) | Err(Errno::EXIST) => {
+            let synced = context.os.fsync(meta);
+            synced.context_sync("fsync the pool's own directory")
+        }
+        Err(Errno::NOSPC | Errno::DQUOT) => {
+            tracing::warn!(
+                pool = %options.name,
+                "the disk is full, so no deleted object is kept until the next start"
+            );
+            Ok(())
+        }
+        Err(errno) => Err(Fault::new("make the directory of kept objects", errno)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use linux::os;
 use linux::quota::Enforcement;
-use objects::{Bytes, ObjectId, PoolId};
+use objects::{Bytes, NameHash, ObjectId, PoolId};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -66,6 +66,34 @@ pub(crate) fn read_entry<R: Record>(
     let foreign = || Unreadable::Damaged("its name is none of this driver's".into());
     let directory = name.to_str().ok_or_else(foreign)?;
     let hash = layout::hash_of(directory).ok_or_else(foreign)?;
+    let record = read_directory::<R>(home, name, pool, Some(hash))?;
+    let directory = directory.to_owned();
+    Ok(record.map(|record| Entry { record, directory }))
+}
+
+/// Reads the record of a kept object and checks it; `None` if it does not exist any more, or is of another kind. Its
+/// directory may have another name, because an interrupted undeletion has renamed it.
+pub(crate) fn read_kept<R: Record>(
+    kept: &OwnedFd,
+    place: &OsStr,
+    pool: PoolId,
+) -> Result<Option<R>, Unreadable> {
+    match os::status_at(kept, Path::new(place).join(R::FILE)) {
+        Ok(_) => read_directory::<R>(kept, place, pool, None),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(Unreadable::new("inspect a record", errno, || {
+            format!("cannot inspect {}: {errno}", R::FILE)
+        })),
+    }
+}
+
+/// Reads the record in a directory; `hash` is the one in its name.
+fn read_directory<R: Record>(
+    home: &OwnedFd,
+    name: &OsStr,
+    pool: PoolId,
+    hash: Option<NameHash>,
+) -> Result<Option<R>, Unreadable> {
     let dir = match os::open_dir(home, name) {
         Ok(dir) => dir,
         Err(Errno::NOENT) => return Ok(None),
@@ -77,7 +105,8 @@ pub(crate) fn read_entry<R: Record>(
     let mut record: R = record::read(&dir, R::FILE)?;
     let id = record.id();
     let is_named = id == R::Id::new(id.pool(), record.name());
-    if !is_named || id.hash() != hash || !record.may_be_in(pool) {
+    let is_here = hash.is_none_or(|hash| hash == id.hash());
+    if !is_named || !is_here || !record.may_be_in(pool) {
         return Err(Unreadable::Damaged(format!(
             "{} is damaged: its id, name and directory disagree",
             R::FILE
@@ -94,8 +123,7 @@ pub(crate) fn read_entry<R: Record>(
     if record.image().is_some() {
         record.has_image_of(image_length(&dir)?);
     }
-    let directory = directory.to_owned();
-    Ok(Some(Entry { record, directory }))
+    Ok(Some(record))
 }
 
 /// The length of the image in an entry, in bytes.

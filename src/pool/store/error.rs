@@ -61,6 +61,10 @@ pub enum Error {
          has exclusive: true; delete the volumes of a disk, or add one"
     )]
     NoEmptyDisk { pool: PoolName, least: Bytes },
+    #[error(
+        "pool {pool} deletes kept volumes for good, because their space is needed; try again when it is free"
+    )]
+    FreeingSpace { pool: PoolName },
     /// The pool's disk is full, although the pool had free space.
     #[error("pool {pool} is full: cannot {what}; free space on its disk")]
     DiskFull { pool: PoolName, what: &'static str },

@@ -20,6 +20,8 @@ pub(crate) const STAGING: &str = "staging";
 pub(crate) const INCOMING: &str = "incoming";
 /// A file for each exported volume, with the path of its directory, in [`META`].
 pub(crate) const EXPORTED: &str = "exported";
+/// Deleted objects that can come back for a time, in [`META`].
+pub(crate) const KEPT: &str = "kept";
 /// Deleted objects that wait to be reclaimed, in [`META`].
 pub(crate) const TRASH: &str = "trash";
 /// How the name of a placeholder in [`TRASH`] begins.

@@ -28,6 +28,10 @@ pub(crate) struct Marker {
     pub(crate) created_at: u64,
     /// The bytes that others used on the filesystem when the pool was empty last.
     pub(crate) other_bytes: Bytes,
+    /// The time for which servers have served the pool, in milliseconds, as far as they have recorded it. The ages of
+    /// kept objects are differences of it, so that no change of the system time makes them older.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) served_ms: u64,
     /// Fields of later versions, preserved.
     #[serde(flatten)]
     pub(crate) unknown: record::Unknown,
@@ -50,6 +54,11 @@ impl Marker {
         };
         Ok(Some(record::read(&meta, layout::MARKER)?))
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(served: &u64) -> bool {
+    *served == 0
 }
 
 /// Makes the last component of a path if it is missing; [`init`] makes it durable.
@@ -123,6 +132,7 @@ fn build(os: &Os, root: &GuardedDir, node: &NodeName, id: PoolId) -> Result<(), 
         node: node.clone(),
         created_at: now(),
         other_bytes: Bytes::ZERO,
+        served_ms: 0,
         unknown: record::Unknown::new(),
     };
     record::write(os, &meta, layout::MARKER, &marker)?;

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 use std::str::{FromStr, Split};
+use std::time::Duration;
 
 use objects::{Bytes, Invalid, PoolName, digits};
 
 /// The flag that errors name.
 const FLAG: &str = "--pool";
 
-const KNOWN: &str = "init, require-mount, overcommit=R and reserve=BYTES|N%";
+const KNOWN: &str = "init, require-mount, overcommit=R, reserve=BYTES|N% and keep=TIME";
 
 /// The factor of a pool's capacity that may be reserved, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct PoolOptions {
     pub overcommit: Overcommit,
     /// The part that is not used for volumes; by default nothing, or 15 % on the root disk.
     pub reserve: Option<Reserve>,
+    /// How long a deleted volume or snapshot can come back, in running time of the driver; `None`: not at all.
+    pub keep: Option<Duration>,
     /// Whether tests may use any filesystem.
     pub any_filesystem: bool,
 }
@@ -86,6 +89,7 @@ impl PoolOptions {
             require_mount: false,
             overcommit: Overcommit::default(),
             reserve: None,
+            keep: None,
             any_filesystem: false,
         }
     }
@@ -130,10 +134,15 @@ impl PoolOptions {
                     )
                 })?);
             }
+            ("keep", Some(value)) => {
+                self.keep = Some(parse_keep(value).ok_or_else(|| {
+                    format!("keep {value:?} is not a time such as 90s, 30m, 24h or 7d")
+                })?);
+            }
             ("init" | "any-filesystem", Some(_)) => {
                 return Err(takes_no_value(key));
             }
-            ("overcommit" | "reserve", None) => return Err(needs_value(key)),
+            ("overcommit" | "reserve" | "keep", None) => return Err(needs_value(key)),
             _ => {
                 return Err(format!(
                     "unknown option {key:?}; known are {known}, and a path cannot have ','"
@@ -147,7 +156,7 @@ impl PoolOptions {
 impl FromStr for PoolOptions {
     type Err = Invalid;
 
-    /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%]`.
+    /// Parses `NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%][,keep=TIME]`.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }
@@ -216,6 +225,22 @@ fn parse_reserve(text: &str) -> Option<Reserve> {
     Bytes::parse(text).map(Reserve::Bytes)
 }
 
+/// A number of seconds, minutes, hours or days, at least one second and at most ten years.
+fn parse_keep(text: &str) -> Option<Duration> {
+    const MAX_SECONDS: u64 = 10 * 366 * 24 * 3600;
+    let (at, unit) = text.char_indices().next_back()?;
+    let unit = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 24 * 3600,
+        _ => return None,
+    };
+    let seconds = digits::<u64>(&text[..at])?.checked_mul(unit)?;
+    let is_known = (1..=MAX_SECONDS).contains(&seconds);
+    is_known.then(|| Duration::from_secs(seconds))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,6 +253,7 @@ mod tests {
             require_mount: false,
             overcommit: Overcommit(1000),
             reserve: None,
+            keep: None,
             any_filesystem: false,
         }
     }

@@ -10,7 +10,7 @@ use linux::filesystem::{self, Filesystem};
 use linux::image::below;
 use linux::mount::{self, GuardedDir, MountTable, Place};
 use linux::os;
-use objects::NodeName;
+use objects::{NodeName, PoolId};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -138,27 +138,34 @@ pub(in crate::pool) fn find_marker(
         (None, None) => return Err(Unavailable::Unmarked),
     };
     let (memory, node) = (Some(&*context.memory), Some(&context.node));
-    identify(&marker, options, memory, node, &context.claims)?;
+    identify(
+        marker.id,
+        &marker.node,
+        options,
+        memory,
+        node,
+        &context.claims,
+    )?;
     Ok(marker)
 }
 
 /// Refuses a pool that is not the one of the path, belongs to another node, is served at another path
 /// or was declared lost, as far as that is known.
 pub(crate) fn identify(
-    marker: &Marker,
+    found: PoolId,
+    owner: &NodeName,
     options: &PoolOptions,
     memory: Option<&Memory>,
     node: Option<&NodeName>,
     claims: &Claims,
 ) -> Result<(), Unavailable> {
-    let found = marker.id;
     let remembered = memory.map(|memory| memory.recall(&options.path));
     let remembered = remembered.transpose()?.flatten();
     if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
         return Err(Unavailable::Swapped { found, remembered });
     }
-    if node.is_some_and(|node| *node != marker.node) {
-        let node = marker.node.clone();
+    if node.is_some_and(|node| node != owner) {
+        let node = owner.clone();
         return Err(Unavailable::Foreign { found, node });
     }
     claims.id(found, &options.name)?;

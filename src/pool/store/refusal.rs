@@ -13,6 +13,10 @@ use crate::pool::store::record::Source;
 /// The reason why a pool refuses a copy, an enforcement, an import or an export, as the object and the pool are now.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
+    #[error(
+        "{id} exists, so the deleted one cannot come back under its id; give it a name with --as"
+    )]
+    IdTaken { id: String },
     #[error("volume {id} has no size that could be enforced")]
     NoSize { id: VolumeId },
     #[error(

@@ -17,7 +17,7 @@ use crate::pool::store::options::{PoolOptions, needs_value, set_each, split};
 /// The flag that errors name.
 const FLAG: &str = "--pool-set";
 
-const KNOWN: &str = "match=GLOB, init, overcommit=R and reserve=BYTES|N%";
+const KNOWN: &str = "match=GLOB, init, overcommit=R, reserve=BYTES|N% and keep=TIME";
 
 /// The options of a pool set, as in `--pool-set`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl PoolSet {
 impl FromStr for PoolSet {
     type Err = Invalid;
 
-    /// Parses `NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%]`.
+    /// Parses `NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%][,keep=TIME]`.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         Self::parse(text).map_err(|problem| Invalid::new(FLAG, format!("{text:?}: {problem}")))
     }

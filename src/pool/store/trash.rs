@@ -22,6 +22,10 @@ pub(crate) struct TrashEntry {
     pub(crate) volume: Option<VolumeId>,
     /// The file of its record, if it has one.
     pub(in crate::pool) file: Option<&'static str>,
+    /// Whether it is a snapshot, or a volume with a source.
+    pub(crate) is_copy: bool,
+    /// The bytes that it frees, if it was deleted for its space.
+    pub(crate) frees: Option<u64>,
 }
 
 impl TrashEntry {
@@ -32,7 +36,13 @@ impl TrashEntry {
             retains: record.retains().to_vec(),
             volume: R::volume(record.id()),
             file: Some(R::FILE),
+            is_copy: record.is_copy(),
+            frees: None,
         }
+    }
+
+    pub(crate) fn is_record_of<R: Record>(&self) -> bool {
+        self.file == Some(R::FILE)
     }
 
     /// Reads an entry of the trash, or of staging before it is moved there.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use linux::fault::{Fault, InContext};
+use linux::filesystem::Filesystem;
 use linux::os::{self, At};
 use linux::sync::lock;
 use linux::tree::{self, Watch};
@@ -28,6 +29,10 @@ use crate::pool::work::Work;
 
 pub(super) const LAST_RETRY: Duration = Duration::from_mins(5);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// How long the filesystem may take to free the blocks of an entry that has none in common with copies.
+const SHARED_AFTER: Duration = Duration::from_secs(30);
+/// The delay of the retry at which the space of an entry that resists is not expected any more.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(16);
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// The time is read once per this number of removed files.
@@ -45,7 +50,7 @@ pub(super) struct Leftovers {
     emptied: BTreeMap<OsString, Emptied>,
     /// When the quota ids of the empty entries are released, if there are any.
     release: Option<Retry>,
-    /// The removals from the index when all empty entries were referenced last.
+    /// The changes of the index when all empty entries were referenced last.
     all_referenced: Option<u64>,
 }
 
@@ -55,6 +60,7 @@ struct Emptied {
     quota_id: u32,
     /// Its volume id, unless it was a snapshot or a discarded copy.
     volume: Option<VolumeId>,
+    since: Instant,
 }
 
 /// The time of the next attempt.
@@ -182,10 +188,15 @@ impl Pass<'_> {
             return false;
         }
         self.work.advance();
+        // The step may remove the entry from the index.
+        let frees_space = self.pool().state.frees_space(name);
         match step(self, name) {
             Ok(true) => {
                 self.left.resisting.remove(name);
                 self.left.interrupted.remove(name);
+                if frees_space {
+                    self.free_removed();
+                }
                 let pool = self.pool();
                 pool.state.remove_from_trash(name);
                 tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
@@ -214,6 +225,10 @@ impl Pass<'_> {
             "something in the trash resists"
         );
         self.left.interrupt(name);
+        // Until then other objects are not reclaimed in its place.
+        if retry.delay >= GIVEN_UP_AFTER {
+            self.pool().state.frees_nothing(name);
+        }
         self.left.resisting.insert(name.to_owned(), retry);
     }
 
@@ -223,12 +238,10 @@ impl Pass<'_> {
         self.left.release = self.left.release.filter(|_| !self.left.emptied.is_empty());
         let due = self.left.release.is_some_and(|release| release.is_due());
         let candidates = if due { self.candidates() } else { Vec::new() };
-        if self.destroyed || !candidates.is_empty() {
-            let pool = self.pool();
-            if let Err(errno) = self.disk.quota.finish_destruction(&pool.context.os) {
-                tracing::warn!(pool = %pool.options.name, %errno, "cannot commit the disk");
-            }
-            self.work.advance();
+        // XFS ends charges without being asked, and may take long for a file in many parts.
+        let is_asked = self.disk.filesystem == Filesystem::Btrfs;
+        if is_asked && (self.destroyed || !candidates.is_empty()) {
+            self.free_removed();
         }
         for name in candidates {
             if !self.attempt(&name, Self::finish) {
@@ -238,6 +251,14 @@ impl Pass<'_> {
         if due {
             self.left.release = Some(Retry::after(self.left.release.as_ref()));
         }
+    }
+
+    /// Has the filesystem count removed blocks as free, and end their charges.
+    fn free_removed(&self) {
+        if let Err(fault) = self.disk.free_removed() {
+            tracing::warn!(pool = %self.pool().options.name, %fault, "space may become free later");
+        }
+        self.work.advance();
     }
 
     /// The empty entries that no existing copy references. As long as nothing is removed from the
@@ -253,7 +274,7 @@ impl Pass<'_> {
             volume.is_none_or(|volume| !references.volumes.contains(volume))
         });
         let free: Vec<OsString> = free.map(|(name, _)| name.clone()).collect();
-        self.left.all_referenced = references.removals.filter(|_| free.is_empty());
+        self.left.all_referenced = references.changes.filter(|_| free.is_empty());
         free
     }
 
@@ -278,7 +299,12 @@ impl Pass<'_> {
         let emptied = emptied.unwrap_or_else(|| {
             let quota_id = entry.quota_id.or_else(|| charged_to(disk, &dir))?;
             let volume = entry.volume;
-            Some(Emptied { quota_id, volume })
+            let since = Instant::now();
+            Some(Emptied {
+                quota_id,
+                volume,
+                since,
+            })
         });
         if let Some(emptied) = emptied {
             self.left.emptied.insert(name.to_owned(), emptied);
@@ -296,7 +322,19 @@ impl Pass<'_> {
         }
         let manner = disk.filesystem.removal();
         tree::empty(os, &dir, entry.file, manner, &progress)?;
+        if let Some(emptied) = self.left.emptied.get_mut(name) {
+            emptied.since = Instant::now();
+        }
         if !self.release_id(name)? {
+            let references = pool.state.references_since(None);
+            let is_in = |volume| {
+                references
+                    .as_ref()
+                    .is_some_and(|all| all.volumes.contains(&volume))
+            };
+            if entry.volume.is_some_and(is_in) {
+                pool.state.frees_nothing(name);
+            }
             self.left.release_soon();
             return Ok(false);
         }
@@ -306,6 +344,10 @@ impl Pass<'_> {
     /// Removes an entry that waits, unless its quota id is still charged.
     fn finish(&mut self, name: &OsStr) -> Result<bool, Fault> {
         if !self.release_id(name)? {
+            let emptied = self.left.emptied.get(name);
+            if emptied.is_some_and(|emptied| emptied.since.elapsed() >= SHARED_AFTER) {
+                self.pool().state.frees_nothing(name);
+            }
             return Ok(false);
         }
         let dir = os::open_dir(&self.disk.homes.trash, name);

@@ -101,6 +101,8 @@ table! {
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::Crowded { .. }), existing(PoolError::Crowded { pool: pool(), calls: 128 })
                                                              => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
+    pool_error!(PoolError::FreeingSpace { .. }), Error::of_new(PoolError::FreeingSpace { pool: pool() })
+                                                             => [Unavail, Unavail, Unavail, Unavail, Unavail, Unavail];
     pool_error!(PoolError::NoSpace { .. }), Error::of_new(no_space())
                                                              => [Exhaust, Precon,  Exhaust, Range,   Exhaust, Exhaust];
     pool_error!(PoolError::NoEmptyDisk { .. }), Error::of_new(PoolError::NoEmptyDisk { pool: pool(), least: Bytes(1) })

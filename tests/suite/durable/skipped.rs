@@ -6,7 +6,7 @@ use std::slice;
 
 use super::lose_power;
 use crate::poweroff::BTRFS_WITH_QUOTA;
-use crate::poweroff::operations::{OPERATIONS, Operation};
+use crate::poweroff::operations::{Operation, of_one};
 use crate::poweroff::scene::Pools;
 use linux::os::Step::{self, Fsync, Syncfs};
 use support::poweroff::loops;
@@ -38,6 +38,8 @@ const LOGGED: &[Row] = &[
     ("expand", Fsync, "/volumes/pvc-*", LOST),
     ("delete", Fsync, "/trash", LOST),
     ("delete", Fsync, "/volumes", NEITHER),
+    ("delete and keep", Fsync, "/kept", LOST),
+    ("delete and keep", Fsync, "/volumes", NEITHER),
     ("snapshot", Syncfs, "/", CONTENT),
     ("snapshot", Fsync, "/snapshot.json", QUARANTINED),
     ("snapshot", Fsync, "/snapshots", LOST),
@@ -69,7 +71,7 @@ const LIMITED: &[Row] = &[("expand", Syncfs, "/", "limits were not durable")];
 fn are_missed(rows: &[Row], lose_power: impl Fn(&Operation)) {
     for (name, sync, path, complaint) in rows {
         eprintln!("{name}, which skips {sync:?} of {path}");
-        let mut operations = OPERATIONS.iter().chain(MOVES);
+        let mut operations = of_one().chain(MOVES);
         let operation = operations.find(|operation| operation.name == *name);
         let operation = Operation {
             skips: Some((*sync, path)),

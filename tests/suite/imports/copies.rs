@@ -43,6 +43,7 @@ fn export_of(os: &Os, id: VolumeId) -> ExportTo {
         to: None,
         users: Users::Check,
         dry_run: false,
+        show: None,
     }
 }
 

@@ -15,6 +15,11 @@ use super::{MIB, NAMES, POOLS, TARGETS};
 pub enum Op {
     Create(CreateRequest),
     Delete(&'static str),
+    DeleteNow(&'static str),
+    /// Brings back the newest deleted volume with the id of this name, under its own or another name.
+    Undelete(&'static str, Option<&'static str>),
+    /// Deletes for good the deleted volumes with the id of this name, or all.
+    Purge(Option<&'static str>),
     Get(&'static str),
     Publish {
         name: &'static str,
@@ -168,7 +173,10 @@ pub fn ops() -> impl Strategy<Value = Op> {
         });
     prop_oneof![
         10 => requests().prop_map(Op::Create),
-        5 => names().prop_map(Op::Delete),
+        7 => names().prop_map(Op::Delete),
+        1 => names().prop_map(Op::DeleteNow),
+        4 => (names(), prop::option::of(names())).prop_map(|(name, new)| Op::Undelete(name, new)),
+        1 => prop::option::of(names()).prop_map(Op::Purge),
         1 => names().prop_map(Op::Get),
         12 => publish,
         6 => (names(), 0..TARGETS).prop_map(|(name, target)| Op::Unpublish { name, target }),

@@ -9,19 +9,22 @@ use rustix::fs::StatVfsMountFlags;
 use rootcellar::error::{Code, Result};
 use rootcellar::pool::{Image, ImageContent, Parameters, Sharing};
 use rootcellar::volume::{Capability, Class, CreateRequest, Kind};
+use support::memory::SIZE;
 
-use super::{MIB, POOLS, RESERVABLE};
+use super::{KEEPING, MIB, POOLS, RESERVABLE, TOLERANCE};
 
 /// The expected state.
 #[derive(Debug, Default)]
 pub struct Model {
     pub volumes: BTreeMap<String, Made>,
+    /// The deleted volumes of [`KEEPING`], the oldest first, with their names.
+    pub kept: Vec<(String, Made)>,
     pub mounts: BTreeMap<usize, Mounted>,
     /// The targets whose mount was removed without the driver, and whether each is a file.
     pub left: BTreeMap<usize, bool>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Made {
     pub pool: String,
     pub size: u64,
@@ -170,6 +173,9 @@ impl Model {
         if size > self.free_space(&pool) {
             return Err(Code::ResourceExhausted);
         }
+        if pool == KEEPING {
+            self.free_space_for(size);
+        }
         let exclusive = capabilities.iter().all(|c| c.access_mode.is_exclusive());
         let made = Made {
             pool,
@@ -182,12 +188,72 @@ impl Model {
         Ok(())
     }
 
-    pub fn delete(&mut self, name: &str) -> Result<(), Code> {
+    /// Removes the oldest kept volumes until this much is free without the others.
+    pub fn free_space_for(&mut self, size: u64) {
+        while !self.kept.is_empty() && self.free_space(KEEPING) - self.kept_size() < size {
+            self.kept.remove(0);
+        }
+    }
+
+    /// Removes the oldest kept volumes down to this number, as far as the disk may be nearly full with them.
+    pub fn end_on_full_disk(&mut self, number: usize) {
+        while self.kept.len() > number && self.allocated() > SIZE - SIZE / 40 {
+            self.kept.remove(0);
+        }
+    }
+
+    /// The most bytes that the volumes of [`KEEPING`] may use, the kept ones included. Only images have data.
+    fn allocated(&self) -> u64 {
+        let volumes = self.volumes.values().filter(|made| made.pool == KEEPING);
+        let all = volumes.chain(self.kept.iter().map(|(_, made)| made));
+        let images = all.filter(|made| made.image.is_some());
+        TOLERANCE + images.map(|made| made.size).sum::<u64>()
+    }
+
+    fn kept_size(&self) -> u64 {
+        self.kept.iter().map(|(_, made)| made.size).sum()
+    }
+
+    pub fn delete(&mut self, name: &str, for_good: bool) -> Result<(), Code> {
         if self.mounts.values().any(|mounted| mounted.name == name) {
             return Err(Code::FailedPrecondition);
         }
         // For an absent volume, deletion returns `OK`.
-        self.volumes.remove(name).map(|_| ()).ok_or(Code::Ok)
+        let made = self.volumes.remove(name).ok_or(Code::Ok)?;
+        if made.pool == KEEPING && !for_good {
+            self.kept.push((name.to_owned(), made));
+        }
+        Ok(())
+    }
+
+    /// Returns the name that the volume has then.
+    pub fn undelete(&mut self, name: &str, new: Option<&str>) -> Result<String, Code> {
+        let Some(at) = self.kept.iter().rposition(|(kept, _)| kept == name) else {
+            let lives = self
+                .volumes
+                .get(name)
+                .is_some_and(|made| made.pool == KEEPING);
+            return (lives && new.is_none())
+                .then(|| name.to_owned())
+                .ok_or(Code::NotFound);
+        };
+        let new = new.unwrap_or(name);
+        if self.volumes.contains_key(new) {
+            return Err(Code::FailedPrecondition);
+        }
+        let (_, made) = self.kept.remove(at);
+        self.volumes.insert(new.to_owned(), made);
+        Ok(new.to_owned())
+    }
+
+    pub fn purge(&mut self, name: Option<&str>) -> Result<usize, Code> {
+        let before = self.kept.len();
+        let stays = |kept: &String| name.is_some_and(|name| name != kept);
+        self.kept.retain(|(kept, _)| stays(kept));
+        match (before - self.kept.len(), name) {
+            (0, Some(_)) => Err(Code::NotFound),
+            (purged, _) => Ok(purged),
+        }
     }
 
     pub fn publish(

@@ -210,6 +210,7 @@ async fn a_mistake_in_a_class_is_reported_by_create_and_hides_no_capacity() {
         ("pool", "Fast"),
         ("pool", ""),
         ("enforcement/x", ""),
+        ("exclusive", "true"),
     ];
     for (key, value) in mistakes {
         let case = format!("{key}={value}");

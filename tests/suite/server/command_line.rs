@@ -417,11 +417,29 @@ fn pool_adopt_says_what_it_did() {
         let flags = ["--state-dir=@/state", "--any-filesystem", &node];
         run(&[&["pool", "adopt", path], &flags[..]].concat())
     };
+    // The list has the reason for which a server of the node would refuse the pool.
+    let listed = run(&["pool", "list", "--pool=p=@/pool", "--node=n2"]);
+    let shown = String::from_utf8_lossy(&listed.stdout);
+    assert_eq!(listed.status.code(), Some(1), "{shown}");
+    assert!(
+        shown.contains("of node test-node; mount the right disk"),
+        "{shown}"
+    );
     let said = String::from_utf8(adopt("@/pool", "n2").stdout).unwrap();
     assert!(
         said.starts_with(&id) && said.contains("of node test-node"),
         "{said}"
     );
+    std::fs::rename(node.path("pool"), node.path("aside")).unwrap();
+    std::fs::create_dir(node.path("pool")).unwrap();
+    let listed = run(&["pool", "list", "--pool=p=@/pool", "--state-dir=@/state"]);
+    let shown = String::from_utf8_lossy(&listed.stdout);
+    assert!(
+        shown.contains(&format!("held pool {id} before and holds none now")),
+        "{shown}"
+    );
+    std::fs::remove_dir(node.path("pool")).unwrap();
+    std::fs::rename(node.path("aside"), node.path("pool")).unwrap();
     let before = picture(&node.path(""), &[]);
     assert_refused(&adopt("@/kubelet", "n2"), 1, "holds no pool");
     assert_refused(&adopt("@/none", "n2"), 1, "nothing is at its path");

@@ -373,7 +373,9 @@ async fn delete_goes_through_the_server() {
         let said = said(&delete(what, id));
         assert_eq!(
             said,
-            format!("{what} {id} is deleted; its space comes back in the background\n")
+            format!(
+                "{what} {id} is deleted; its space comes back in the background, later if its pool has keep=\n"
+            )
         );
         assert_refused(&delete(what, id), 1, "does not exist");
     }

@@ -252,11 +252,13 @@ impl World {
 
     fn probe(&mut self) {
         let largest = capacity(self.driver()).largest.0;
-        let refused = match self.model.create("probe", largest + 1 + TOLERANCE)[..] {
+        // The filesystem may free some metadata between the two calls.
+        let beyond = largest + 1 + TOLERANCE;
+        let refused = match self.model.create("probe", beyond)[..] {
             [Err(code)] => code,
             ref other => panic!("{other:?}"),
         };
-        self.create_as(&[Err(refused)], "probe", largest + 1);
+        self.create_as(&[Err(refused)], "probe", beyond);
         if largest == 0 || refused != Code::ResourceExhausted {
             return;
         }

@@ -111,6 +111,8 @@ pub struct StepFixture {
     pub script: Arc<Script>,
     pub fakes: Fakes,
     pub node: MemoryNode,
+    /// Whether the pool keeps what is deleted.
+    pub keeps: bool,
 }
 
 impl StepFixture {
@@ -126,13 +128,16 @@ impl StepFixture {
             script,
             fakes,
             node: MemoryNode::new(&["default"]),
+            keeps: false,
         }
     }
 
     /// Starts the driver, after the former one has ended because that one has the lock.
     pub fn start(&mut self) {
         self.running = None;
-        self.running = Some(self.node.volumes_of(&self.node.options(), &self.fakes));
+        let keep = if self.keeps { ",keep=1h" } else { "" };
+        let option = format!("{}{keep}", self.node.options()[0]);
+        self.running = Some(self.node.volumes_of(&[option], &self.fakes));
     }
 
     /// Starts the driver after a halt, which lasts until the old driver has ended and can change
@@ -204,8 +209,12 @@ impl StepFixture {
             self.names(".rootcellar/trash").is_empty()
         });
         // An empty pool may be writing its marker at this moment.
+        let mut own = vec!["lock", "pool.json", "staging", "trash"];
+        if self.keeps {
+            own.insert(0, "kept");
+        }
         eventually("no temporary file is left", || {
-            self.names(".rootcellar") == ["lock", "pool.json", "staging", "trash"]
+            self.names(".rootcellar") == own
         });
         assert_eq!(self.names(".rootcellar/staging"), [""; 0]);
         assert_eq!(self.names(""), [".rootcellar", "snapshots", "volumes"]);

@@ -52,6 +52,7 @@ pub fn import_of(os: &Os, directory: PathBuf, volume: &str, size: u64) -> Import
         access_modes: vec![AccessMode::SingleNodeMultiWriter],
         users: Users::Check,
         dry_run: false,
+        show: None,
     }
 }
 
@@ -70,6 +71,7 @@ pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathB
         to: None,
         users: Users::Check,
         dry_run: false,
+        show: None,
     };
     Ok(export.run(&mut volumes)?.path)
 }

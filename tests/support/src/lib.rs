@@ -17,6 +17,7 @@ pub mod disk_node;
 pub mod driver_node;
 pub mod faults;
 pub mod fuse;
+pub mod help;
 pub mod imports;
 pub mod kernel;
 pub mod loops;
@@ -391,10 +392,10 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a condition holds that background work brings about. The deadline of 30 seconds is
-/// generous and is not a measurement.
+/// Waits until a condition holds that background work brings about. The deadline of two
+/// minutes is generous and is not a measurement: a busy machine may take half a minute to unmount a disk.
 pub fn eventually(what: impl Display, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_mins(2);
     while !is_so() {
         assert!(Instant::now() < deadline, "never came true: {what}");
         std::thread::sleep(Duration::from_millis(10));

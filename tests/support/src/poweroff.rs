@@ -6,6 +6,7 @@
 pub mod control;
 pub mod image;
 pub mod imports;
+mod kept;
 mod limits;
 pub mod logs;
 pub mod loops;

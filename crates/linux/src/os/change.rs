@@ -366,9 +366,15 @@ impl Os {
         })
     }
 
-    /// Makes a btrfs durable, and wakes the thread that frees the space of destroyed subvolumes.
+    /// Makes a btrfs durable, and wakes the thread that frees the space of destroyed subvolumes and lowers the charges of
+    /// their qgroups.
     pub fn sync_btrfs(&self, filesystem: impl AsFd) -> Outcome {
         self.sync(Step::Syncfs, filesystem, sys::sync_btrfs)
+    }
+
+    /// Waits until an XFS has freed the blocks of removed files.
+    pub fn free_removed_of_xfs(&self, filesystem: impl AsFd) -> Outcome {
+        self.sync(Step::Syncfs, filesystem, sys::free_removed)
     }
 
     /// Destroys a btrfs subvolume that contains no other.

@@ -314,12 +314,6 @@ impl Quota for BtrfsQuota {
         Ok(true)
     }
 
-    /// After a commit the kernel frees the space of destroyed subvolumes and lowers the charges of
-    /// their qgroups.
-    fn finish_destruction(&self, os: &Os) -> Result<()> {
-        os.sync_btrfs(&self.filesystem)
-    }
-
     fn release(&self, os: &Os, id: u32) -> Result<()> {
         // Linux 6.7 would remove a qgroup with charges.
         if self.usage(id)? > 0 {

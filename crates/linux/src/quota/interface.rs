@@ -235,11 +235,6 @@ pub trait Quota: Send + Sync + fmt::Debug {
         Ok(false)
     }
 
-    /// Makes the filesystem free the space and the quota ids of destroyed directories soon.
-    fn finish_destruction(&self, _os: &Os) -> Result<()> {
-        Ok(())
-    }
-
     /// Frees the quota id of a reclaimed directory. EBUSY: it still has charges.
     fn release(&self, _os: &Os, _id: u32) -> Result<()> {
         Ok(())

@@ -100,6 +100,10 @@ pub trait Record: Serialize + DeserializeOwned {
     fn is_exclusive(&self) -> bool {
         false
     }
+    /// Whether it was made from another object.
+    fn is_copy(&self) -> bool {
+        true
+    }
     /// Its image, or that of its source; `None` for a directory.
     fn image(&self) -> Option<Image>;
     /// Takes the length of the image on the disk, in bytes.
@@ -111,6 +115,10 @@ pub trait Record: Serialize + DeserializeOwned {
     /// The bytes that it occupies by itself, as far as its record shows.
     fn copied(&self) -> u64 {
         0
+    }
+    /// The part of the bytes charged to it that is its own, while copies retain `retained` bytes of it.
+    fn own_of(&self, charged: u64, _retained: u64) -> u64 {
+        self.copied().min(charged)
     }
     /// The limit of its quota id, zero for none, while copies retain `retained` bytes of its charge. With
     /// simple quota the retained charge is added, and bytes shared with its own source are not charged.

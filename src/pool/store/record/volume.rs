@@ -190,6 +190,10 @@ impl Record for VolumeRecord {
         self.exclusive
     }
 
+    fn is_copy(&self) -> bool {
+        self.source.is_some()
+    }
+
     fn image(&self) -> Option<Image> {
         self.image
     }
@@ -201,6 +205,10 @@ impl Record for VolumeRecord {
 
     fn inherited(&self) -> u64 {
         self.inherited_bytes.0
+    }
+
+    fn own_of(&self, charged: u64, retained: u64) -> u64 {
+        self.own(charged, retained)
     }
 
     fn retains(&self) -> &[RetainedCharge] {

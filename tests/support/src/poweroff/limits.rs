@@ -18,7 +18,12 @@ pub(super) fn are_as_recorded(scene: &Scene, is_settled: bool) {
     let (mut known, mut being_tagged) = (Vec::new(), Vec::new());
     // A pool that was moved away keeps its limits.
     let pools = ["pool", AWAY].map(|pool| disk.join(pool));
-    let kinds = [("volumes", "volume.json"), ("snapshots", "snapshot.json")];
+    let kinds = [
+        ("volumes", "volume.json"),
+        ("snapshots", "snapshot.json"),
+        // Kept volumes keep theirs.
+        (".rootcellar/kept", "volume.json"),
+    ];
     let homes = kinds.map(|(home, file)| pools.each_ref().map(|pool| (pool.join(home), file)));
     for (home, file) in homes
         .into_iter()

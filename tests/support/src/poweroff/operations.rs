@@ -9,6 +9,7 @@ use rootcellar::pool::{self, Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
 use super::control::Kill;
+use super::kept::KEPT;
 use super::moves::MOVES;
 use super::scene::{SIZE, Scene};
 use crate::{NODE, eventually};
@@ -26,6 +27,8 @@ pub struct Operation {
     pub after: fn(&Scene) -> bool,
     /// More of it, which is not required before the reply, nor after the repeated operation.
     pub replied: fn(&Scene) -> bool,
+    /// The options of the pools besides those of every scene.
+    pub options: &'static str,
     /// Whether the disk of the first pool is missing when the driver is started again.
     pub disk_is_missing: bool,
     /// Whether a limit may differ from its record until a start corrects it.
@@ -43,6 +46,7 @@ impl Operation {
         before: |scene| scene.holds(&[]),
         after: |scene| scene.holds(&[]),
         replied: |_| true,
+        options: "",
         disk_is_missing: false,
         leaves_limits: false,
         skips: None,
@@ -60,7 +64,7 @@ const ANYWHERE: Wanted = Wanted {
 /// Large enough that the driver rewrites the marker once these bytes are freed.
 const FOREIGN_BYTES: u64 = 64 << 20;
 
-pub const OPERATIONS: &[Operation] = &[
+pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         name: "make a pool",
         act: Scene::start,
@@ -362,6 +366,11 @@ pub const OPERATIONS: &[Operation] = &[
     },
 ];
 
+/// All for one pool but [`CREATE_IMAGE`].
+pub fn of_one() -> impl Iterator<Item = &'static Operation> + Clone {
+    OPERATIONS.iter().chain(KEPT)
+}
+
 /// Only a real disk has space for the content of a filesystem at every moment.
 pub const CREATE_IMAGE: Operation = Operation {
     name: "create an image with a filesystem",
@@ -421,26 +430,26 @@ pub(super) fn with_kept(scene: &mut Scene) {
     scene.fill("kept");
 }
 
-fn with_source(scene: &mut Scene) {
+pub(super) fn with_source(scene: &mut Scene) {
     with_kept(scene);
     scene.fill("pvc");
 }
 
-fn has_source(scene: &Scene) -> bool {
+pub(super) fn has_source(scene: &Scene) -> bool {
     scene.holds(&["kept", "pvc"]) && scene.has_content("pvc")
 }
 
-fn has_device(scene: &Scene) -> bool {
+pub(super) fn has_device(scene: &Scene) -> bool {
     scene.holds(&["device", "kept"]) && scene.has_content("device")
 }
 
-fn with_device(scene: &mut Scene) {
+pub(super) fn with_device(scene: &mut Scene) {
     with_kept(scene);
     scene.make_device("device");
     scene.write_device("device");
 }
 
-fn with_snapshot(scene: &mut Scene) {
+pub(super) fn with_snapshot(scene: &mut Scene) {
     with_source(scene);
     scene.snapshot("taken", "pvc");
 }

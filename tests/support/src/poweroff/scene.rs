@@ -16,7 +16,7 @@ use rootcellar::error::{Code, Operation as Call};
 use rootcellar::pool::{ImageContent, PoolStatus};
 use rootcellar::volume::{
     CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass, SnapshotFilter,
-    SnapshotRequest, SourceId,
+    SnapshotRequest, SourceId, UndeleteRequest,
 };
 
 use super::control::{Control, Kill};
@@ -105,18 +105,26 @@ pub struct Scene {
     /// The first pool, whose id was returned by a reply.
     pub id: Option<PoolId>,
     pools: Pools,
+    /// The options of the pools besides those of every scene.
+    pub(super) options: &'static str,
     control: Arc<Control>,
     fakes: Fakes,
 }
 
 impl Scene {
-    fn new(node: &Arc<Node>, pools: Pools, witness: Option<Arc<dyn Observer>>) -> Self {
+    fn new(
+        node: &Arc<Node>,
+        pools: Pools,
+        operation: &Operation,
+        witness: Option<Arc<dyn Observer>>,
+    ) -> Self {
         let control = Arc::new(Control::new(witness));
         Self {
             node: Arc::clone(node),
             running: None,
             id: None,
             pools,
+            options: operation.options,
             fakes: Fakes {
                 os: Os::observed(control.clone()),
                 // The quotas are the kernel's, as the disks are.
@@ -142,7 +150,11 @@ impl Scene {
     fn settings(&self) -> Settings {
         let option = |name: &str, path: &str| {
             let path = self.node.path(path);
-            format!("{name}={},init,any-filesystem,reserve=0", path.display())
+            let options = self.options;
+            format!(
+                "{name}={},init,any-filesystem,reserve=0{options}",
+                path.display()
+            )
         };
         let mut settings = match self.pools {
             Pools::One => self.node.settings(&[option("default", "disk/pool")]),
@@ -198,7 +210,12 @@ impl Scene {
 
     /// Ends the driver as an operator would: it completes the work that it has begun.
     pub fn end(&mut self) {
+        // The reclaimer has the last step, which records the serving time.
+        let mut reclaims = false;
+        self.control
+            .set(|plan| reclaims = std::mem::replace(&mut plan.reclaims, true));
         self.running = None;
+        self.control.set(|plan| plan.reclaims = reclaims);
     }
 
     /// As [`Scene::kill`], of a driver that is being started.
@@ -380,6 +397,37 @@ impl Scene {
         assert!(self.remove(volume), "{volume} is not deleted");
     }
 
+    /// Makes a deleted volume visible again, under this name, or finds that done.
+    pub(super) fn undelete(&self, volume: &str, new: Option<&str>) {
+        let request = UndeleteRequest {
+            id: VolumeId::new(self.id.unwrap(), &name(volume)).to_string(),
+            name: new.map(name),
+            entry: None,
+        };
+        match (self.driver().undelete(&request), new) {
+            (Ok(_), _) => {}
+            (Err(error), Some(new)) => assert!(self.holds(&[new, "kept"]), "{error}"),
+            // A power-off may leave both names of a directory that was being moved.
+            (Err(error), None) => assert!(self.has_content(volume), "{error}"),
+        }
+    }
+
+    /// Makes a deleted snapshot visible again, or finds it.
+    pub(super) fn undelete_snapshot(&self, snapshot: &str) {
+        let request = UndeleteRequest {
+            id: self.snapshot_id(snapshot),
+            ..UndeleteRequest::default()
+        };
+        self.driver().undelete(&request).unwrap();
+    }
+
+    /// The names of deleted volumes and snapshots that can come back.
+    pub(super) fn deleted(&self) -> Vec<String> {
+        let kept = names(&self.pool().join(".rootcellar/kept"));
+        let name = |place: &String| place.rsplit_once('-').map(|(name, _)| name.to_owned());
+        kept.iter().filter_map(name).collect()
+    }
+
     /// Publishes a volume and doubles its size; both may be done already.
     pub fn grow(&self, volume: &str) {
         let id = self.id_of(volume);
@@ -519,7 +567,7 @@ fn assert_pool_complete(pool: &Path) {
         let names = names(&dir);
         assert!(names.iter().all(|name| known.contains(&name.as_str())));
     };
-    let files = "exported incoming lock pool.json pool.json.tmp spare staging trash";
+    let files = "exported incoming kept lock pool.json pool.json.tmp spare staging trash";
     own(meta, &files.split(' ').collect::<Vec<_>>());
     own(
         pool.into(),
@@ -549,7 +597,7 @@ fn request(volume: &str) -> CreateRequest {
 /// Plays an operation with a power-off at every moment of it and after its reply.
 pub fn play(disks: &mut impl Disks, node: &Arc<Node>, operation: &Operation) {
     disks.format();
-    let mut scene = Scene::new(node, disks.pools(), Some(disks.witness()));
+    let mut scene = Scene::new(node, disks.pools(), operation, Some(disks.witness()));
     (operation.prepare)(&mut scene);
     let before = scene.id;
     disks.watch();
@@ -581,7 +629,7 @@ fn check(
     id: Option<PoolId>,
     replied: bool,
 ) {
-    let mut scene = Scene::new(node, disks.pools(), None);
+    let mut scene = Scene::new(node, disks.pools(), operation, None);
     scene.reclaim();
     scene.start();
     scene.id = id.or(scene.id);

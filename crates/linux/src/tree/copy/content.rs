@@ -97,7 +97,10 @@ impl Copying<'_> {
             let copied = self.os.copy_range(target, source, at, piece);
             match copied.context("copy the content of a file")? {
                 0 => return Ok(false),
-                copied => at += copied,
+                copied => {
+                    at += copied;
+                    self.watch.wrote(copied);
+                }
             }
             if at < end && self.watch.stopped() {
                 return Err(stopped());

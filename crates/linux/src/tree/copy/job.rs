@@ -18,6 +18,8 @@ pub trait CopyWatch: Sync {
     /// Called for every entry, with the bytes that it occupies at the source. A file with several
     /// names has bytes only the first time.
     fn copied(&self, bytes: u64);
+    /// Called within a file that is copied byte by byte, with the bytes since the last call.
+    fn wrote(&self, _bytes: u64) {}
     /// Whether to stop; called before every entry, and repeatedly within a large file.
     fn stopped(&self) -> bool;
 }

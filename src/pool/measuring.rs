@@ -1,4 +1,4 @@
-//! Measuring quarantined trees, in the background: a tree of ten million files takes hours.
+//! Measuring the trees of quarantined and kept objects, in the background: a tree of ten million files takes hours.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,9 +12,13 @@ use crate::pool::base::Pool;
 use crate::pool::store::disk::Disk;
 use crate::pool::work::Work;
 
+/// After how many files it looks whether it goes on. That takes locks for which requests wait, and the thread has the
+/// lowest priority.
+const LOOK_EVERY: u64 = 64;
+
 impl Pool {
-    /// Measures the quarantined trees whose disk usage is not known, until the pool is closed.
-    pub(super) fn measure_quarantined(&self, disk: &Arc<Disk>) {
+    /// Measures the trees whose disk usage is not known, until the pool is closed.
+    pub(super) fn measure_trees(&self, disk: &Arc<Disk>) {
         let work = self.begin_own();
         loop {
             let Some(path) = self.state.unmeasured() else {
@@ -29,19 +33,19 @@ impl Pool {
                         pool = %self.options.name,
                         path = %path.display(),
                         %errno,
-                        "cannot measure a quarantined tree; all used space stays reserved for it"
+                        "cannot measure a tree; all used space stays reserved for one in quarantine"
                     );
                     return;
                 }
             };
-            if !self.state.measured_quarantined(disk, &path, bytes) {
+            if !self.state.measured_tree(disk, &path, bytes) {
                 return;
             }
             tracing::info!(
                 pool = %self.options.name,
                 path = %path.display(),
-                reserved = %Bytes(bytes),
-                "measured a quarantined tree"
+                used = %Bytes(bytes),
+                "measured a tree"
             );
         }
     }
@@ -56,7 +60,12 @@ impl Pool {
             }
             Err(errno) => return Err(errno),
         };
+        let mut entries = 0_u64;
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |_| {
+            entries += 1;
+            if !entries.is_multiple_of(LOOK_EVERY) {
+                return Ok(());
+            }
             work.advance();
             if self.trash.is_stopped() || !self.state.serves(disk) {
                 return Err(Errno::CANCELED);
@@ -66,7 +75,7 @@ impl Pool {
         let Weight { bytes, unseen, .. } = weighed?;
         if let Some(errno) = unseen {
             let (pool, path) = (&self.options.name, path.display());
-            tracing::warn!(%pool, %path, %errno, "a part of a quarantined tree cannot be read");
+            tracing::warn!(%pool, %path, %errno, "a part of a tree cannot be read");
         }
         Ok(bytes)
     }

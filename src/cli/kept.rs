@@ -1,0 +1,130 @@
+//! Deleted volumes and snapshots that pools keep: `undelete` and `purge`.
+
+use clap::Args;
+use objects::{DriverArgs, ObjectId, SnapshotId, VolumeId, VolumeName};
+use uuid::Uuid;
+
+use super::client::{ServerArgs, parse_id, print_refusal};
+use super::inspect::InspectArgs;
+use super::manifest;
+use super::output::print;
+use crate::admin::{PurgeRequest, UndeleteRequest};
+use crate::error::Result;
+
+#[derive(Debug, Args)]
+pub(super) struct UndeleteArgs {
+    /// Bring back those with these ids, as printed by list --deleted
+    #[arg(value_parser = parse_id::<VolumeId>, required = true)]
+    ids: Vec<VolumeId>,
+
+    /// Give the volume this name, and with it another id, because its own is taken
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<VolumeName>,
+
+    /// Bring back this one of several with the id, and not the newest
+    #[arg(long, value_name = "ENTRY")]
+    entry: Option<Uuid>,
+
+    /// Print this class where the record has none
+    #[arg(long, value_name = "NAME")]
+    class: Option<String>,
+
+    #[command(flatten)]
+    server: ServerArgs,
+
+    #[command(flatten)]
+    driver: DriverArgs,
+
+    #[command(flatten)]
+    inspect: InspectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct UndeleteSnapshotArgs {
+    /// Bring back those with these ids, as printed by list --deleted
+    #[arg(value_parser = parse_id::<SnapshotId>, required = true)]
+    ids: Vec<SnapshotId>,
+
+    /// Bring back this one of several with the id, and not the newest
+    #[arg(long, value_name = "ENTRY")]
+    entry: Option<Uuid>,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct PurgeArgs<I: ObjectId + Send + Sync + 'static> {
+    /// Delete for good those with this id, as printed by list --deleted
+    #[arg(value_parser = parse_id::<I>, required_unless_present = "all", conflicts_with = "all")]
+    id: Option<I>,
+
+    /// Delete for good all deleted volumes and snapshots
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// Brings back objects, and runs `came_back` with the id of each that did, which returns whether all is well.
+fn undelete<I: ObjectId>(
+    server: &ServerArgs,
+    ids: &[I],
+    entry: Option<Uuid>,
+    name: Option<&VolumeName>,
+    came_back: impl Fn(&str) -> Result<bool>,
+) -> Result<bool> {
+    let mut server = server.connect()?;
+    let mut is_fine = true;
+    for id in ids {
+        let request = UndeleteRequest {
+            id: id.to_string(),
+            entry: entry.map(|entry| entry.to_string()).unwrap_or_default(),
+            name: name.map(ToString::to_string).unwrap_or_default(),
+        };
+        is_fine &= match server.runtime.block_on(server.admin.undelete(request)) {
+            Ok(response) => came_back(&response.into_inner().id)?,
+            Err(status) => {
+                print_refusal(&status);
+                false
+            }
+        };
+    }
+    Ok(is_fine)
+}
+
+/// Brings back volumes, and prints the objects of those that came back.
+pub(super) fn undelete_volumes(args: &UndeleteArgs) -> Result<bool> {
+    let name = args.name.as_ref();
+    undelete(&args.server, &args.ids, args.entry, name, |id| {
+        eprintln!("rootcellar: volume {id} is back");
+        manifest::print_of(id, args.class.as_ref(), &args.driver, &args.inspect)
+    })
+}
+
+pub(super) fn undelete_snapshots(args: &UndeleteSnapshotArgs) -> Result<bool> {
+    undelete(&args.server, &args.ids, args.entry, None, |id| {
+        print(format_args!("snapshot {id} is back"))?;
+        Ok(true)
+    })
+}
+
+pub(super) fn purge<I: ObjectId + Send + Sync + 'static>(args: &PurgeArgs<I>) -> Result<bool> {
+    let id = args.id.map(|id| id.to_string()).unwrap_or_default();
+    let mut server = args.server.connect()?;
+    let purged = server.admin.purge(PurgeRequest { id, all: args.all });
+    match server.runtime.block_on(purged) {
+        Ok(response) => {
+            let purged = response.into_inner().purged;
+            print(format_args!(
+                "{purged} deleted for good; the space comes back in the background"
+            ))?;
+            Ok(true)
+        }
+        Err(status) => {
+            print_refusal(&status);
+            Ok(false)
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Deleted objects that can come back: keeping, expiry, undeletion, and reclaim for new objects.
+//!
+//! With the option `keep`, a deletion moves an object to `kept/` instead of the trash. From there it comes back, or
+//! goes to the trash when its time is over, when a reservation needs its space, or when the disk is nearly full.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use linux::fault::{Fault, InContext};
+use linux::sync::lock;
+use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
+
+use crate::pool::base::Pool;
+use crate::pool::state::free_space::Policy;
+use crate::pool::state::index::Resource;
+use crate::pool::state::reservations::{Demand, KeptSpace, Measurement};
+use crate::pool::state::{KeptWithShares, RECORD_SERVED_EVERY};
+use crate::pool::store::disk::Disk;
+use crate::pool::store::entry::{Entry, read_kept};
+use crate::pool::store::error::{Busy, Error, Result};
+use crate::pool::store::kept::{KeptEntry, KeptName};
+use crate::pool::store::record::{SnapshotRecord, Unreadable};
+use crate::pool::store::trash::TrashEntry;
+use crate::pool::store::unavailable::Unavailable;
+use crate::pool::work::Work;
+
+/// How often the space of the disk is inspected while objects are kept, because pods write without notice.
+const INSPECT_EVERY: Duration = Duration::from_secs(10);
+/// The part of the disk that is to be free while objects are kept.
+const LEAST_FREE: u64 = 50;
+
+/// Whether a deleted object can come back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    /// For a time, if its pool has the option `keep`.
+    Kept,
+    ForGood,
+}
+
+/// The kept objects that a purge deletes for good.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purge {
+    All,
+    /// All with this id.
+    Volume(VolumeId),
+    Snapshot(SnapshotId),
+}
+
+impl Purge {
+    /// Whether an object of a pool is among them.
+    fn includes(self, pool: PoolId, name: &KeptName, kept: &KeptEntry) -> bool {
+        match self {
+            Self::All => true,
+            Self::Volume(id) => kept.entry.volume == Some(id),
+            Self::Snapshot(id) => {
+                let is_snapshot = kept.entry.is_record_of::<SnapshotRecord>();
+                is_snapshot && id.pool() == pool && name.has_hash(id.hash())
+            }
+        }
+    }
+}
+
+/// A kept object that is to come back.
+#[derive(Debug)]
+pub(crate) struct Kept<R> {
+    pub(crate) name: KeptName,
+    pub(crate) record: R,
+}
+
+impl Pool {
+    /// Moves a deleted object to the kept ones, durably; false if this pool keeps none, or the disk is full.
+    pub(super) fn keep<R: Resource>(&self, disk: &Disk, entry: &Entry<R>) -> Result<bool> {
+        let Some(kept) = disk
+            .homes
+            .kept
+            .as_ref()
+            .filter(|_| self.options.keep.is_some())
+        else {
+            return Ok(false);
+        };
+        // So that a crash cannot take back the time in the name.
+        self.record_served(disk)?;
+        let Some(name) = KeptName::new(&entry.directory, self.state.served_at_deletion()) else {
+            return Ok(false);
+        };
+        // Counted before it is moved, and reserved until then, so that nobody ends it meanwhile.
+        let known = KeptEntry {
+            returns: true,
+            ..KeptEntry::new(TrashEntry::new(&entry.record), disk.accounts())
+        };
+        self.state.add_kept(name.clone(), known);
+        match disk.keep::<R>(kept, &entry.directory, &name.place()) {
+            Ok(true) => {
+                self.state.set_returns(&name, false);
+                Ok(true)
+            }
+            Ok(false) => {
+                self.state.remove_kept(&name);
+                Ok(true)
+            }
+            Err(fault) if fault.is_full() => {
+                self.state.remove_kept(&name);
+                tracing::warn!(
+                    pool = %self.options.name, directory = entry.directory, %fault,
+                    "a deleted object is not kept, because the disk is full"
+                );
+                Ok(false)
+            }
+            Err(fault) => {
+                if !fault.sync {
+                    self.state.remove_kept(&name);
+                }
+                Err(self.classify(fault))
+            }
+        }
+    }
+
+    /// The kept objects that can be reclaimed for others, the oldest first, and the bytes that each frees after those
+    /// before it.
+    pub(super) fn measure_kept(&self, disk: &Disk) -> Result<KeptSpace, Fault> {
+        let at = Instant::now();
+        let KeptWithShares {
+            changes,
+            kept,
+            mut shares,
+        } = self.state.kept_with_shares(disk);
+        let mut objects = Vec::new();
+        for (name, kept) in kept {
+            let charged = match kept.entry.quota_id.filter(|_| disk.accounts()) {
+                Some(id) => disk
+                    .quota
+                    .usage(id)
+                    .context("ask what a kept object uses")?,
+                None => kept.used.unwrap_or_default(),
+            };
+            if let Some(bytes) = shares.freed_by(&kept.entry, charged) {
+                objects.push((name, bytes));
+            }
+        }
+        Ok(KeptSpace {
+            at,
+            changes,
+            objects,
+        })
+    }
+
+    /// Begins to reclaim kept objects for a demand that was refused. Fails until they are reclaimed; succeeds if
+    /// that would be of no use.
+    pub(super) fn free_space_for(
+        &self,
+        disk: &Disk,
+        policy: &Policy,
+        demand: Demand,
+        measurement: &Measurement,
+    ) -> Result<()> {
+        let kept = self.measure_kept(disk);
+        let kept = kept.map_err(|fault| self.classify(fault))?.objects;
+        let Some(kept) = self.state.to_reclaim(policy, demand, measurement, &kept) else {
+            return Ok(());
+        };
+        for (name, bytes) in &kept {
+            self.purge_one(disk, name, Some(*bytes))?;
+        }
+        Err(Error::FreeingSpace {
+            pool: self.options.name.clone(),
+        })
+    }
+
+    /// Moves a kept object to the trash; false if it is kept no more, or is coming back.
+    fn purge_one(&self, disk: &Disk, name: &KeptName, frees: Option<u64>) -> Result<bool> {
+        let Some(kept) = &disk.homes.kept else {
+            return Ok(false);
+        };
+        // Counted before it is moved, because the reclaimer may remove it at once.
+        if !self.state.purge(name, frees) {
+            return Ok(false);
+        }
+        let place = name.place();
+        match disk.purge(kept, &place) {
+            Ok(true) => {}
+            Ok(false) => self.state.remove_from_trash(&place),
+            Err(fault) => {
+                if !fault.sync {
+                    self.state.keep_again(name);
+                }
+                return Err(self.classify(fault));
+            }
+        }
+        let early = frees.is_some();
+        if early {
+            self.purged_early.fetch_add(1, Ordering::Relaxed);
+        }
+        tracing::info!(
+            pool = %self.options.name, entry = %place.display(), early,
+            "a kept object is deleted for good"
+        );
+        self.trash.notify();
+        Ok(true)
+    }
+
+    /// Deletes for good the kept objects that are wanted; returns their number.
+    pub(crate) fn purge(&self, wanted: Purge) -> Result<usize> {
+        let (disk, _) = self.attached()?;
+        let mut purged = 0;
+        for (name, kept) in self.state.kept() {
+            if wanted.includes(disk.id, &name, &kept) {
+                purged += usize::from(self.purge_one(&disk, &name, None)?);
+            }
+        }
+        Ok(purged)
+    }
+
+    /// Records the serving time of a pool with kept objects at the end of the server.
+    pub(super) fn record_last_served(&self, disk: &Disk) {
+        if self.state.oldest_kept().is_some()
+            && let Err(error) = self.write_served(disk)
+        {
+            tracing::warn!(pool = %self.options.name, %error, "left the serving time as it was");
+        }
+    }
+
+    /// Records the serving time, unless that was done a moment ago.
+    fn record_served(&self, disk: &Disk) -> Result<()> {
+        if self.state.unrecorded() < RECORD_SERVED_EVERY {
+            return Ok(());
+        }
+        self.write_served(disk)
+    }
+
+    fn write_served(&self, disk: &Disk) -> Result<()> {
+        let _marking = lock(&self.marking);
+        let served = self.state.served();
+        match disk.record_served(served) {
+            Ok(true) => self.state.recorded_served(served),
+            // The disk is full.
+            Ok(false) => {}
+            Err(unavailable) => {
+                self.mark_unavailable(&unavailable);
+                return Err(self.unavailable(unavailable));
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes for good the kept objects whose time is over, and the oldest while the disk is nearly full. Returns
+    /// the time until the next inspection, if any object is kept.
+    pub(super) fn expire(&self, disk: &Disk) -> Result<Option<Duration>> {
+        let Some(oldest) = self.state.oldest_kept() else {
+            return Ok(None);
+        };
+        let served = self.state.served();
+        self.record_served(disk)?;
+        let left = self.options.keep.map(|keep| oldest.left(served, keep));
+        if left.is_some_and(|left| left.is_zero()) {
+            self.purge_one(disk, &oldest, None)?;
+            return Ok(Some(Duration::ZERO));
+        }
+        let space = disk.space().map_err(|fault| self.classify(fault))?;
+        let least = self.policy(disk).reserve_of(space.total);
+        let least = least.max(space.total / LEAST_FREE);
+        if space.available < least && !self.state.is_freeing() {
+            self.purge_one(disk, &oldest, Some(0))?;
+        }
+        Ok(Some(
+            left.map_or(INSPECT_EVERY, |left| left.min(INSPECT_EVERY)),
+        ))
+    }
+
+    /// Finds the newest kept object of a kind that is wanted, among those that may be it.
+    pub(crate) fn find_kept<R: Resource>(
+        &self,
+        may_be: impl Fn(&KeptName, &KeptEntry) -> bool,
+        is_wanted: impl Fn(&R) -> bool,
+    ) -> Result<Option<Kept<R>>> {
+        let mut all = self.state.kept();
+        all.retain(|(name, kept)| may_be(name, kept));
+        if all.is_empty() {
+            return Ok(None);
+        }
+        if let Some(silence) = self.silence() {
+            let seconds = silence.as_secs();
+            return Err(self.unavailable(Unavailable::Silent { seconds }));
+        }
+        let (_work, disk) = (self.begin()?, self.disk()?);
+        let Some(kept) = &disk.homes.kept else {
+            return Ok(None);
+        };
+        for (name, _) in all.into_iter().rev() {
+            match read_kept::<R>(kept, &name.place(), disk.id) {
+                Ok(Some(record)) if is_wanted(&record) => {
+                    return Ok(Some(Kept { name, record }));
+                }
+                Ok(_) | Err(Unreadable::Damaged(_)) => {}
+                Err(Unreadable::Fault(fault)) => return Err(self.classify(fault)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes a kept object visible again, with the record that it is to have; durable on return. Its size is reserved
+    /// again.
+    pub(crate) fn undelete<R: Resource + PartialEq>(
+        &self,
+        work: &Work<'_>,
+        kept: &Kept<R>,
+        record: R,
+    ) -> Result<Arc<Entry<R>>> {
+        let (disk, _) = self.attached()?;
+        if !self.state.set_returns(&kept.name, true) {
+            let id = kept.record.id().to_string();
+            return Err(Error::Busy(Busy::Changed(id)));
+        }
+        let returned = self.bring_back(work, &disk, kept, record);
+        self.state.set_returns(&kept.name, false);
+        let entry = returned?;
+        self.limit_again::<R>(entry.record.id())?;
+        self.measure_member(&disk);
+        Ok(entry)
+    }
+
+    /// Limits an object that is back, because copies may have been deleted meanwhile.
+    pub(crate) fn limit_again<R: Resource>(&self, id: R::Id) -> Result<()> {
+        let Some(volume) = R::volume(id) else {
+            return Ok(());
+        };
+        let limited = self.refresh_limit(&*self.disk()?, volume);
+        let limited = limited.context("set a volume's limit");
+        limited.map_err(|fault| self.classify(fault))
+    }
+
+    fn bring_back<R: Resource + PartialEq>(
+        &self,
+        work: &Work<'_>,
+        disk: &Disk,
+        kept: &Kept<R>,
+        record: R,
+    ) -> Result<Arc<Entry<R>>> {
+        let name = &kept.name;
+        let home = disk.homes.kept.as_ref();
+        let home = home.ok_or_else(|| Error::Busy(Busy::Changed(record.id().to_string())))?;
+        // Without accounting its size is reserved already.
+        let (mut size, mut used) = (0, 0);
+        if disk.accounts() {
+            let charged = kept.record.quota_id().map(|id| disk.quota.usage(id));
+            let charged = charged.transpose().context("ask what a kept object uses");
+            let charged = charged.map_err(|fault| self.classify(fault))?;
+            let retained = R::volume(record.id()).map(|volume| self.state.retained(volume));
+            let retained = retained.unwrap_or_default();
+            size = record.reserved().saturating_add(retained);
+            size = size.saturating_sub(record.covered());
+            used = size.min(record.own_of(charged.unwrap_or_default(), retained));
+        }
+        let demand = Demand::Tree {
+            size: Bytes(size),
+            used,
+            whole: record.is_exclusive(),
+        };
+        let reservation = self.reserve_again(work, &record, demand)?;
+        let place = name.place();
+        let is_new = record != kept.record;
+        if is_new {
+            let written = disk.amend_kept(home, &place, &record);
+            written.map_err(|fault| self.classify(fault))?;
+        }
+        let directory = record.directory();
+        let moved = disk.bring_back::<R>(home, &place, &directory);
+        if is_new && matches!(moved, Err(Fault { sync: false, .. })) {
+            // It is kept under its own name still.
+            if let Err(fault) = disk.amend_kept(home, &place, &kept.record) {
+                tracing::warn!(pool = %self.options.name, %fault, "left a kept object renamed");
+            }
+        }
+        moved.map_err(|fault| self.unsynced(fault))?;
+        let held = &reservation.held;
+        Ok(self.state.bring_back(name, record, directory, held))
+    }
+}

@@ -1,0 +1,159 @@
+//! The kept objects of a pool: deleted volumes and snapshots that can come back for a time.
+//!
+//! Each is its directory in `kept/`, unchanged. Its name there has the time of the deletion, so that a deletion
+//! and its undoing are one rename each.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use linux::fault::{Fault, InContext};
+use linux::os::{self, At};
+use objects::NameHash;
+use uuid::Uuid;
+
+use crate::pool::store::disk::Disk;
+use crate::pool::store::layout;
+use crate::pool::store::record::{self, Record};
+use crate::pool::store::trash::TrashEntry;
+
+/// The longest name of an entry in bytes, `NAME_MAX`.
+const MAX_NAME: usize = 255;
+
+/// A deleted object that can come back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeptEntry {
+    /// The entry that the trash gets after it.
+    pub(crate) entry: TrashEntry,
+    /// The bytes on the disk, unless the kernel counts them; `None` until they are measured.
+    pub(crate) used: Option<u64>,
+    /// Whether it is coming back, so that nobody else may take it.
+    pub(crate) returns: bool,
+}
+
+impl KeptEntry {
+    /// `counted`: whether the kernel counts the usage of what has a quota id.
+    pub(crate) fn new(entry: TrashEntry, counted: bool) -> Self {
+        let used = (counted && entry.quota_id.is_some()).then_some(0);
+        Self {
+            entry,
+            used,
+            returns: false,
+        }
+    }
+}
+
+/// The name of a kept entry: `<directory>.<serving time in milliseconds>.<UUID>`. The order is that of the deletions.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct KeptName {
+    /// The pool's serving time at the deletion, in milliseconds.
+    pub(crate) deleted: u64,
+    /// The name of its directory before the deletion.
+    pub(crate) directory: String,
+    /// Distinguishes the entries of one id.
+    pub(crate) entry: Uuid,
+}
+
+impl KeptName {
+    /// A new name; `None` if the directory was renamed by hand so that none is possible.
+    pub(crate) fn new(directory: &str, deleted: u64) -> Option<Self> {
+        layout::hash_of(directory)?;
+        let name = Self {
+            directory: directory.to_owned(),
+            deleted,
+            entry: Uuid::new_v4(),
+        };
+        // A directory may be renamed by hand to a longer name.
+        (name.place().len() <= MAX_NAME).then_some(name)
+    }
+
+    pub(crate) fn parse(name: &OsStr) -> Option<Self> {
+        let mut parts = name.to_str()?.rsplitn(3, '.');
+        let (entry, deleted, directory) = (parts.next()?, parts.next()?, parts.next()?);
+        layout::hash_of(directory)?;
+        let found = Self {
+            directory: directory.to_owned(),
+            deleted: objects::digits(deleted)?,
+            entry: Uuid::try_parse(entry).ok()?,
+        };
+        (found.place() == *name).then_some(found)
+    }
+
+    /// Whether it is the name of an object whose id has this hash.
+    pub(crate) fn has_hash(&self, hash: NameHash) -> bool {
+        layout::hash_of(&self.directory) == Some(hash)
+    }
+
+    pub(crate) fn place(&self) -> OsString {
+        let (directory, deleted, entry) = (&self.directory, self.deleted, self.entry.simple());
+        format!("{directory}.{deleted}.{entry}").into()
+    }
+
+    /// The time for which it is kept still, at this serving time of the pool.
+    pub(crate) fn left(&self, served: u64, keep: Duration) -> Duration {
+        // A server that died may not have recorded all of its time.
+        keep.saturating_sub(Duration::from_millis(served.saturating_sub(self.deleted)))
+    }
+}
+
+/// The names of the kept entries, with those that are none of the driver's left out.
+pub(crate) fn names(kept: &OwnedFd) -> Result<Vec<KeptName>, Fault> {
+    let names = os::entry_names(kept.as_fd()).context("list the kept objects")?;
+    Ok(names
+        .iter()
+        .filter_map(|name| KeptName::parse(name))
+        .collect())
+}
+
+/// The kept entries. `counted`: whether the kernel counts the usage of what has a quota id.
+pub(crate) fn entries(kept: &OwnedFd, counted: bool) -> Result<Vec<(KeptName, KeptEntry)>, Fault> {
+    let entry = |name: KeptName| {
+        let entry = TrashEntry::find(kept, &name.place())?;
+        Ok((name, KeptEntry::new(entry, counted)))
+    };
+    names(kept)?.into_iter().map(entry).collect()
+}
+
+impl Disk {
+    /// Moves an object to its place among the kept ones, durably; false if somebody removed it by hand.
+    pub(crate) fn keep<R: Record>(
+        &self,
+        kept: &OwnedFd,
+        directory: &str,
+        place: &OsStr,
+    ) -> Result<bool, Fault> {
+        self.move_away(self.homes.of::<R>(), directory.as_ref(), kept, place)
+    }
+
+    /// Moves a kept object to its place in the trash, durably; false if somebody removed it by hand.
+    pub(crate) fn purge(&self, kept: &OwnedFd, place: &OsStr) -> Result<bool, Fault> {
+        self.move_away(kept, place, &self.homes.trash, place)
+    }
+
+    /// Replaces the record of a kept object durably.
+    pub(crate) fn amend_kept<R: Record>(
+        &self,
+        kept: &OwnedFd,
+        place: &OsStr,
+        record: &R,
+    ) -> Result<(), Fault> {
+        let dir = os::open_dir(kept, place).context("open a kept object")?;
+        record::write(&self.context.os, &dir, R::FILE, record)
+    }
+
+    /// Makes a kept object visible again, durably.
+    pub(crate) fn bring_back<R: Record>(
+        &self,
+        kept: &OwnedFd,
+        place: &OsStr,
+        directory: &str,
+    ) -> Result<(), Fault> {
+        let home = self.homes.of::<R>();
+        let renamed = self
+            .context
+            .os
+            .rename(At::new(kept, place), At::new(home, directory));
+        renamed.context("move a kept object back")?;
+        self.sync_dirs([home, kept])
+    }
+}
