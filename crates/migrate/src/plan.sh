@@ -20,7 +20,8 @@ Usage: sh PLAN                           print this, and the claims with their w
   bind    create the new PersistentVolume, with policy Retain until finish
   start   start the pods; then check the data by the application's own means
   finish  set the policy of before, when the application was checked; resume what you suspended
-  remove  as root on the node: remove the original of a copy, when you do not go back; it cannot be undone
+  remove  as root on the node: remove the original of a copy, when you do not go back; it cannot be undone, and does
+          nothing after a rename
 EOF
 }
 
@@ -360,6 +361,7 @@ do_remove() {
     fi
 }
 check_remove() {
+    check_node
     if test -z "$mount"; then
         set -- "$originals"*
         test ! -e "$1"
