@@ -11,7 +11,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 hack/manifests.sh check
 (cd hack/manifests && go build -trimpath -buildvcs=false -o "$target/tools/manifests" .)
 "$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/backup deploy/examples/snapshots deploy/examples/shared \
-    deploy/examples/statefulset deploy/examples/openshift
+    deploy/examples/scratch deploy/examples/statefulset deploy/examples/openshift
 
 # Go's test cache does not notice a changed chart, so -count disables it.
 status=0 log=$target/manifests.log

@@ -194,6 +194,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"long name", "pools: [{name: " + strings.Repeat("a", 64) + "}]", "a name has at most 63 characters"},
 		{"overcommit too fine", "pools: [{name: a, overcommit: 1.0001}]", "overcommit 1.0001 has more than 3 decimals"},
 		{"overcommit nothing", "pools: [{name: a, overcommit: 0}]", "at '/pools/0/overcommit'"},
+		{"keep without a unit", "pools: [{name: a, keep: \"24\"}]", "at '/pools/0/keep'"},
 		{"reserve too much", "pools: [{name: a, reserve: 101%}]", "at '/pools/0/reserve'"},
 
 		{"set outside", "poolSets: [{name: a, path: /srv}]", "pool set a: /srv is not below poolsDir, which is /var/lib/rootcellar/pools"},
@@ -429,6 +430,7 @@ func TestPools(t *testing.T) {
 		"[{name: a, overcommit: 1.5, reserve: 10%}]":      "a=/var/lib/rootcellar/pools/a,overcommit=1.5,reserve=10%",
 		"[{name: a, overcommit: 2, reserve: 0}]":          "a=/var/lib/rootcellar/pools/a,overcommit=2,reserve=0",
 		"[{name: a, reserve: 1Gi}]":                       "a=/var/lib/rootcellar/pools/a,reserve=1Gi",
+		"[{name: a, keep: 24h, reserve: 1Gi}]":            "a=/var/lib/rootcellar/pools/a,keep=24h,reserve=1Gi",
 		"[{name: a, overcommit: 1000}]":                   "a=/var/lib/rootcellar/pools/a,overcommit=1000",
 		"[{name: a, reserve: 500000000000}]":              "a=/var/lib/rootcellar/pools/a,reserve=500000000000",
 		"[{name: a, reserve: 50Gi}, {name: b, path: aa}]": "a=/var/lib/rootcellar/pools/a,reserve=50Gi;b=/var/lib/rootcellar/pools/aa",

@@ -463,3 +463,23 @@ func TestStatefulSetExample(t *testing.T) {
 		}
 	})
 }
+
+// The example for k3s installs the preset, from the chart of this version.
+func TestHelmChartExample(t *testing.T) {
+	var example struct {
+		Spec struct{ Chart, TargetNamespace, ValuesContent string }
+	}
+	var metadata struct{ Version string }
+	for file, into := range map[string]any{"../../deploy/examples/k3s/helmchart.yaml": &example, chart + "/Chart.yaml": &metadata} {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = yaml.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	same(t, objects(t, values(t, example.Spec.ValuesContent)), objects(t, presetValues("k3s")))
+	same(t, filepath.Base(example.Spec.Chart), "rootcellar-"+metadata.Version+".tgz")
+	same(t, example.Spec.TargetNamespace, "rootcellar-system")
+}

@@ -59,6 +59,17 @@ stand for labels of the alert, and <value> for its number. docs/monitor.md has a
   description: >-
     New volumes can have <percent> % of the pool <pool> of node <node>.
     A claim that fits no node stays Pending.
+- alert: RootcellarKeptEndsEarly
+  expr: >-
+    (100
+    * sum without (member, instance, pod, container, endpoint) ((rootcellar_pool_available_bytes - rootcellar_pool_kept_bytes) and rootcellar_pool_cordoned == 0)
+    / sum without (member, instance, pod, container, endpoint) (rootcellar_pool_total_bytes and rootcellar_pool_cordoned == 0)
+    < {{ $alerts.RootcellarKeptEndsEarly.below }})
+    and sum without (member, instance, pod, container, endpoint) (rootcellar_pool_kept) > 0
+  summary: Deleted volumes will soon be lost before their time.
+  description: >-
+    Without its deleted volumes and snapshots, <percent> % of the pool <pool> of node <node> is free for new volumes.
+    When a new volume needs more, the oldest deleted ones cannot come back.
 - alert: RootcellarVolumeLowSpace
   # Without kube-state-metrics, the second half has no series, and the volumes of all drivers are watched.
   expr: >-

@@ -199,6 +199,9 @@ driver would refuse at its start. Takes Values, and Group: the name of a node gr
 {{- if .requireMount -}}
 {{- $pool = append $pool "require-mount" -}}
 {{- end -}}
+{{- with .keep -}}
+{{- $pool = append $pool (printf "keep=%s" .) -}}
+{{- end -}}
 {{- if hasKey . "overcommit" -}}
 {{- $pool = append $pool (printf "overcommit=%v" .overcommit) -}}
 {{- end -}}
