@@ -1,30 +1,45 @@
-# The driver's image: the static driver, and mke2fs and mkfs.xfs with the libraries that they load. There is no shell.
+# The images: the driver with mke2fs, mkfs.xfs and the libraries that they load; and the controller alone. They have no shell.
 #
-# hack/image.sh builds it for amd64 and arm64 and passes every argument. By hand:
-#   hack/mkfs.sh amd64
-#   hack/musl.sh amd64
-#   docker build -t registry.example/rootcellar:0.1.0 .        (or: podman build, buildah bud)
-#
-# For another architecture, pass the platform and its files:
-#   hack/mkfs.sh arm64
-#   hack/musl.sh arm64
-#   docker build --platform linux/arm64 --build-arg MKFS=target/mkfs/arm64 \
-#       --build-arg BINARY=target/aarch64-unknown-linux-musl/release/rootcellar ...
-FROM scratch
+# From a clone, on any machine with Docker, Podman or Buildah, for its own architecture or another --platform:
+#   docker build --tag registry.example/rootcellar:0.1.0 .
+#   docker build --tag registry.example/rootcellar-fleet:0.1.0 --target controller .
+# hack/image.sh passes FILES=packed and its own files, and checks the images.
+ARG FILES=built
 
-ARG BINARY=target/x86_64-unknown-linux-musl/release/rootcellar
-ARG MKFS=target/mkfs/amd64
+FROM --platform=$BUILDPLATFORM docker.io/library/rust:1.95.0-bookworm AS built
+WORKDIR /src
+COPY . .
+ARG TARGETARCH
+ARG DEBIAN_MIRROR=http://deb.debian.org
+RUN hack/setup.sh musl && hack/files.sh "$TARGETARCH" && mv "target/image/files/$TARGETARCH" /files
+
+FROM scratch AS packed
+ARG PACKED
+COPY ${PACKED} /files
+
+FROM ${FILES} AS files
+
+FROM scratch AS controller
 # Cargo.toml has the version and git the commit; only labels depend on them.
 ARG VERSION=unknown
 ARG REVISION=unknown
+LABEL org.opencontainers.image.title="rootcellar-fleet" \
+      org.opencontainers.image.description="Controller that sends restores of rootcellar to their node and labels snapshots" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=files /files/controller /
+# A number, so that kubelet sees that it is not root. Without the group, a runtime would choose root's.
+USER 65532:65532
+ENTRYPOINT ["/rootcellar-fleet"]
 
+FROM scratch AS driver
+ARG VERSION=unknown
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title="rootcellar" \
-      org.opencontainers.image.description="CSI driver for volumes that are directories on a node's own disks" \
+      org.opencontainers.image.description="CSI driver for volumes on a node's own disks, as directories or images" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause AND GPL-2.0-only AND GPL-2.0-or-later AND LGPL-2.0-only AND LGPL-2.1-or-later AND MIT"
-
-COPY --chmod=0755 ${BINARY} /rootcellar
-COPY ${MKFS} /
-
+COPY --from=files /files/driver /
 ENTRYPOINT ["/rootcellar"]

@@ -1,6 +1,6 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e e2e-conformance e2e-startup \
+.PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e picture e2e-conformance e2e-startup \
     release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet e2e-scale guest test-kernels test-power clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -52,7 +52,7 @@ bench: ## compare the driver with the bare system calls, and write benches/resul
 	@benches/run.sh enforcement
 
 musl: ## build the static binaries of the images, and check that they are static and small
-	@hack/setup.sh image
+	@hack/setup.sh musl
 	@hack/musl.sh
 
 image: ## build the static binaries and images, amd64 and arm64, as archives that nodes can load
@@ -78,6 +78,11 @@ e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for th
 	@e2e/check.sh
 	@hack/setup.sh e2e
 	@e2e/run.sh scenarios
+
+picture: ## record the picture of README.md on such a cluster
+	@e2e/check.sh
+	@hack/setup.sh e2e
+	@PICTURE="$(CURDIR)/docs/quick-start.svg" e2e/run.sh scenarios -test.run "TestKubernetes/the_README's_quick_start"
 
 e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster; K8S as for e2e
 	@e2e/check.sh

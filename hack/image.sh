@@ -5,7 +5,7 @@
 # packages of mkfs.sh are in their caches.
 #
 # Usage: image.sh [amd64|arm64]...   default: both
-# Needs: the needs of mkfs.sh and musl.sh; buildah, jq, git, util-linux; root or unprivileged user namespaces.
+# Needs: the needs of files.sh; buildah, jq, git, util-linux; root or unprivileged user namespaces.
 # Env:   CARGO_TARGET_DIR  absolute
 #        DEBIAN_MIRROR     as in mkfs.sh
 #        REGISTRY          the registry, or a path in one, in the images' names; default: the one in the chart's values
@@ -48,13 +48,11 @@ formats() { # ARCHIVE LAYER   runs both programs in a root of these files alone,
         check ext4 /sbin/mke2fs -q -F -t ext4 -b 4096
         check xfs /sbin/mkfs.xfs -q -f -s size=4096'
 }
-# Builds the image of a package from the Dockerfile at its input, as $archive with the layer $layer, and checks it. The files
-# are those beside the program, as in list, and the licences are theirs.
-build() { # PACKAGE ARCH LIMIT USER LICENCES FILES [argument of Buildah...]
-    package=$1 arch=$2 limit=$3 user=$4 licences=$5 files=$6
-    shift 6
-    name=$registry/$package:$version musl=x86_64-unknown-linux-musl
-    [ "$arch" = amd64 ] || musl=aarch64-unknown-linux-musl
+# Builds the image of a package, a stage of the Dockerfile, as $archive with the layer $layer, and checks it. The licences
+# are those of the files beside the program.
+build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
+    package=$1 arch=$3 limit=$4 user=$5 licences=$6
+    name=$registry/$package:$version packed=image/files/$arch
     # It is renamed at the end, because another run may copy the archive of before.
     archive=$target/image/new.tar
     rm -f "$archive"
@@ -62,14 +60,15 @@ build() { # PACKAGE ARCH LIMIT USER LICENCES FILES [argument of Buildah...]
     # either.
     in_memory buildah bud --quiet --isolation chroot --omit-history \
         --platform "linux/$arch" --timestamp "$created" --identity-label=false \
-        --build-arg BINARY="$musl/release/$package" --build-arg VERSION="$version" --build-arg REVISION="$revision" "$@" \
-        --file - --tag "docker-archive:/mnt/image/${archive##*/}:$name" /mnt >/dev/null
+        --build-arg FILES=packed --build-arg PACKED="$packed" --build-arg VERSION="$version" \
+        --build-arg REVISION="$revision" --target "$2" --file - --tag "docker-archive:/mnt/image/${archive##*/}:$name" \
+        /mnt <Dockerfile >/dev/null
     manifest=$(tar -xOf "$archive" manifest.json | jq '.[0]')
     layer=$(echo "$manifest" | jq -r '.Layers | join(" ")')
     found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
         --arg files "$(tar -xOf "$archive" "$layer" | list)" '{names: $manifest.RepoTags, os, created, arch: .architecture,
         entrypoint: .config.Entrypoint, user: (.config.User // ""), labels: .config.Labels, $files}')
-    files=$(printf '%s\n' "-rwxr-xr-x 0/0 $package" "$files" | sed '/^$/d' | sort)
+    files=$(cd "$target/$packed/$2" && tar -c --owner 0 --group 0 -- * | list)
     expected=$(printf %s "$packages" | jq -S --arg package "$package" --arg name "$name" --arg arch "$arch" \
         --argjson created "$created" --arg revision "$revision" --arg user "$user" --arg files "$files" \
         --arg licences "$licences" '.packages[] | select(.name == $package) | {names: [$name], os: "linux", $arch,
@@ -88,8 +87,7 @@ keep() { # CONTENTS   gives the archive of build its own name
     echo "$target/image/$package-$version-$arch.tar: $name, linux/$arch, $size bytes, $1"
 }
 driver() { # ARCH
-    build rootcellar "$1" 12582912 "" "$(sed -n 's/.*\.deb  *//p' THIRD-PARTY.txt)" \
-        "$(cd "$target/mkfs/$1" && tar -c --owner 0 --group 0 -- * | list)" --build-arg MKFS="mkfs/$1" <Dockerfile
+    build rootcellar driver "$1" 12582912 "" "$(sed -n 's/.*\.deb  *//p' THIRD-PARTY.txt)"
     runs="which this machine cannot run"
     if [ "$1" = "$(dpkg --print-architecture)" ]; then
         formats "$archive" "$layer"
@@ -98,7 +96,7 @@ driver() { # ARCH
     keep "with mke2fs and mkfs.xfs, $runs"
 }
 controller() { # ARCH
-    build rootcellar-fleet "$1" 11534336 65532:65532 "" "" <Dockerfile.fleet
+    build rootcellar-fleet controller "$1" 11534336 65532:65532 ""
     keep "with nothing but the controller"
 }
 
@@ -107,8 +105,7 @@ mkdir -p "$target/image"
 # Clusters of several versions of Kubernetes may build it at the same time.
 exec 8>"$target/image.lock"
 flock -n 8 || { echo "image: waits for another run that builds it" && flock 8; }
-hack/mkfs.sh "$@"
-hack/musl.sh "$@"
+hack/files.sh "$@"
 for arch in "$@"; do
     driver "$arch"
     controller "$arch"

@@ -42,6 +42,10 @@ for pair in amd64:x86_64 arm64:aarch64; do
 done
 for name in rootcellar rootcellar-fleet; do archive "$dist/$name-$version-oci.tar" "$target/image/oci/$name" .; done
 
+echo "release: man pages and completions"
+cargo run --quiet --locked --example manual -- "$parts/manual"
+archive "$dist/rootcellar-$version-manual.tar" "$parts/manual" completions man
+
 echo "release: bill of materials"
 # It is written beside the sources and names their directory.
 bom=rootcellar-$version.cdx

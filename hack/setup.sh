@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the missing parts: Debian packages, the Rust toolchain, and the tools of the purpose. Checks for Rust and Go.
 #
-# Usage: setup.sh [build|image|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and release include
+# Usage: setup.sh [build|musl|image|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and release include
 #                                                        build and image, and guest adds packages to those of test
 # It removes no package. If another package conflicts, apt-get reports it and fails.
 #
@@ -20,6 +20,7 @@ packages="gcc libc6-dev make util-linux ca-certificates e2fsprogs xfsprogs"
 image="binutils buildah git jq"
 case $purpose in
 build) ;;
+musl) packages="$packages binutils" ;;
 image | release) packages="$packages $image" ;;
 test)
     packages="$packages binutils btrfs-progs jq curl shellcheck git python3-pip g++"
@@ -71,7 +72,7 @@ crate() { # NAME VERSION
     cargo install --quiet --locked --root "$tools/cargo" --version "$2" "$1"
 }
 [ "$purpose" = build ] || crate cargo-auditable 0.7.7
-case $purpose in build | image | guest) exit ;; esac
+case $purpose in build | musl | image | guest) exit ;; esac
 command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
 (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
 if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
