@@ -36,6 +36,8 @@ esac
 here=$(dirname "$0")
 export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" MAX_PODS="${MAX_PODS:-110}" NODE_SETUP="${NODE_SETUP:-true}"
 export PATH="$PARTS/bin:$PATH"
+# All clusters have the same address, and kubectl and helm cache by address the kinds that a cluster has.
+export KUBECACHEDIR="$RUN/cache"
 "$here/control-plane.sh"
 nodes=${NODES-1 2}
 if [ -n "$nodes${MACHINES:-}" ]; then

@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")"
 root=$1 cache=$PARTS/debian
 packages="postgresql-15 postgresql-contrib qemu-system-x86 grub-pc-bin grub-common linux-image-cloud-amd64 kmod fdisk"
-packages="$packages restic openssh-client openssh-server attr dash login util-linux"
+packages="$packages restic openssh-client openssh-server attr coreutils diffutils findutils grep dash login util-linux"
 if [ "$(dpkg --print-architecture)" != amd64 ]; then
     echo "e2e: the machine and its boot loader are for amd64 alone" >&2
     exit 1
@@ -32,6 +32,8 @@ mkdir -p "$root"
 for package in "$cache"/*.deb; do
     dpkg-deb --extract "$package" "$root"
 done
+# The package makes it by a script. The shell of busybox would run its own applets.
+ln -sf dash "$root/bin/sh"
 inside() { # COMMAND [argument...]
     chroot "$root" /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@"
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Creates the disks of a node of the test cluster, each an image: `default`, `quota` and `reflink` on both nodes, `fast`
+# Creates the disks of a node of the test cluster, each an image: `default`, `quota`, `kept` and `reflink` on both nodes, `fast`
 # on node2, and `late`, which is not mounted, on node1. The pool set `set` has four disks on node1 and two on node2. Only
 # node2 can enforce the sizes of `quota`: its disk is an empty btrfs, on which the driver enables simple quota when it
 # initializes the pool.
@@ -38,6 +38,8 @@ disk reflink 2G xfs
 mount -o loop "$NODE_ROOT/reflink.img" "$pools/reflink"
 mount -o loop "$NODE_ROOT/default.img" "$pools/default"
 mount -o loop "$NODE_ROOT/quota.img" "$pools/quota"
+disk kept 1G btrfs
+mount -o loop "$NODE_ROOT/kept.img" "$pools/kept"
 mkdir "$NODE_ROOT/set"
 for member in $members; do
     disk "set/$member" 160M ext4

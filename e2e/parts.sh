@@ -4,7 +4,7 @@
 # snapshot-controller, and writes an archive for every image that the manifests and tests name.
 #
 # Usage: parts.sh [conformance|databases|migration|startup|monitoring]   with it, Kubernetes' own test binary, the image of
-#                 debian.sh, local-path-provisioner or Prometheus and its operator too
+#                 debian.sh and an S3 server, local-path-provisioner or Prometheus and its operator too
 #        parts.sh fleet   no images, and only the programs of a cluster without kubelets, with an older csi-provisioner too
 # Needs: go, jq, busybox-static. The first build takes about 15 minutes on 2 cores, and seven more for conformance.
 # Env:   PARTS  the directory for bin/, images/ and snapshot-controller/, absolute
@@ -89,6 +89,7 @@ image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-reg
 if [ "${1:-}" = databases ]; then
     ./debian.sh "$PARTS/debian-root"
     image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox
+    build versitygw -C s3 build -ldflags '-s -w' -o "$PARTS/bin/" github.com/versity/versitygw/cmd/versitygw
 fi
 if [ "${1:-}" = monitoring ]; then
     operator=github.com/prometheus-operator/prometheus-operator

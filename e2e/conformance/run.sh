@@ -16,7 +16,9 @@ out=$RUN/log/conformance status=0
 export TMPDIR="$RUN/tmp"
 mkdir -p "$TMPDIR"
 # The controller labels the VolumeSnapshotContents that the suites write themselves, and steers their restores.
-"$here/../install.sh" --set fleet.enabled=true >"$out.install" || { cat "$out.install" && exit 1; }
+# The pools of the suites keep what is deleted, which no client may notice.
+keep='pools[0].keep=1h,pools[3].keep=1h,pools[4].keep=1h,poolSets[0].keep=1h'
+"$here/../install.sh" --set fleet.enabled=true --set "$keep" >"$out.install" || { cat "$out.install" && exit 1; }
 
 specs='.[0].SpecReports[] | select(.LeafNodeType == "It")
     | select(.ContainerHierarchyTexts[0] | startswith("External Storage")) | .name = (.ContainerHierarchyTexts[1:] + [.LeafNodeText] | join(" "))'

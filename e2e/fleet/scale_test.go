@@ -34,9 +34,6 @@ const (
 	claiming = 20
 	// lateClass is the class of the chart's whose claims wait for a pod.
 	lateClass = "rootcellar"
-	// controllerServes is a number of claims that the controller reads before the API server forgets the version of the
-	// list, which takes five minutes. It asks for ten at a time, because each may have megabytes.
-	controllerServes = 50_000
 	// idle is the time for which an idle cluster is watched.
 	idle = time.Minute
 	// slowly is the time for which work at this size may take.
@@ -93,11 +90,7 @@ func measureScale(s *scenario) {
 			c.watchers.stop()
 		}
 		c.row("API server: memory, MiB", usageOf(c.server).resident)
-		if c.volumes <= controllerServes {
-			c.startOfController()
-		} else {
-			c.Logf("the controller is not started: it reads more than %d claims too slowly", controllerServes)
-		}
+		c.startOfController()
 		c.stopRest()
 	}
 }

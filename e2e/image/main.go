@@ -4,7 +4,7 @@
 // Usage: image OUT.tar NAME[,NAME...] ENTRYPOINT[,ARGUMENT...] [SOURCE=/DESTINATION...]
 //
 // An ENTRYPOINT of - means none. A SOURCE may be a directory, whose files and links keep their modes; later files replace
-// earlier ones. With /bin/busybox among the files, every applet gets its link in /bin.
+// earlier ones. With /bin/busybox among the files, every applet gets its link in /bin, unless an earlier file is such a program.
 package main
 
 import (
@@ -40,6 +40,7 @@ type layer struct {
 
 func (l *layer) put(header tar.Header, data []byte) {
 	header.Name = strings.Trim(header.Name, "/")
+	l.made[header.Name] = true
 	header.Size = int64(len(data))
 	if l.err == nil {
 		l.err = l.archive.WriteHeader(&header)
@@ -49,13 +50,22 @@ func (l *layer) put(header tar.Header, data []byte) {
 	}
 }
 
+// has reports whether a program of this name was put where a shell looks for it.
+func (l *layer) has(program string) bool {
+	for _, dir := range []string{"bin/", "sbin/", "usr/bin/", "usr/sbin/"} {
+		if l.made[dir+program] {
+			return true
+		}
+	}
+	return false
+}
+
 func (l *layer) folder(name string, mode int64) {
 	name = strings.Trim(name, "/")
 	if name == "" || name == "." || l.made[name] {
 		return
 	}
 	l.folder(path.Dir(name), 0o755)
-	l.made[name] = true
 	l.put(tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode}, nil)
 }
 
@@ -120,7 +130,7 @@ func (l *layer) copy(spec string) error {
 		return fmt.Errorf("%s --list: %w", source, err)
 	}
 	for _, applet := range strings.Fields(string(applets)) {
-		if applet != "busybox" {
+		if applet != "busybox" && !l.has(applet) {
 			l.put(tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, nil)
 		}
 	}

@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,18 +25,44 @@ type guide struct {
 	variables []string
 	// dir is a clone of the repository, and machine the root directory of the machine for the backups.
 	dir, machine string
+	// carried are the files that the machine needs.
+	carried []string
+	// edits are the changes of the commands that the page describes in words.
+	edits *strings.Replacer
 }
 
 // guide replaces the placeholders by those of the database, which is restored on the other node.
 func (s *scenario) guide(class string) *guide {
 	s.Helper()
-	dir := filepath.Join(s.TempDir(), "clone")
-	s.must(os.Mkdir(dir, 0o755))
-	s.must(os.Symlink(filepath.Join(root, "deploy"), filepath.Join(dir, "deploy")))
 	return &guide{s, []string{
 		"MACHINE=" + backupMachine, "NAMESPACE=" + s.namespace, "CLAIM=" + databaseClaim,
 		"PV=" + s.volume(databaseClaim).Name, "CLASS=" + class, "SIZE=" + databaseSize, "NODE=" + node2.name,
-	}, dir, filepath.Join(os.Getenv("PARTS"), "debian-root")}
+	}, s.clone(), filepath.Join(os.Getenv("PARTS"), "debian-root"), []string{"password", "id_ed25519.pub"}, strings.NewReplacer()}
+}
+
+// clone makes a directory in which an administrator finds deploy as in a clone of the repository, and may write.
+func (s *scenario) clone() string {
+	s.Helper()
+	dir := filepath.Join(s.TempDir(), "clone")
+	s.must(os.Mkdir(dir, 0o755))
+	s.must(os.Symlink(filepath.Join(root, "deploy"), filepath.Join(dir, "deploy")))
+	return dir
+}
+
+// toS3 is the page with a bucket of the machine, whose certificate is of a CA of its own.
+func (s *scenario) toS3(class string) *guide {
+	s.Helper()
+	g := s.guide(class)
+	ca, err := os.ReadFile(filepath.Join(g.machine, "root/.ssh/ca.crt"))
+	s.must(err)
+	s.must(os.WriteFile(filepath.Join(g.dir, "ca.crt"), ca, 0o600))
+	const key = "AWS_ACCESS_KEY_ID=backups\nAWS_SECRET_ACCESS_KEY=only-for-backups\nSSL_CERT_FILE=/root/.ssh/ca.crt\n"
+	s.must(os.WriteFile(filepath.Join(g.dir, "s3.env"), []byte(key), 0o600))
+	g.variables = append(g.variables, "REPOSITORY=s3:https://"+backupMachine+"/backups/"+s.namespace)
+	g.carried = []string{"password", "s3.env"}
+	g.edits = strings.NewReplacer("--from-file=password", "--from-file=password --from-file=ca.crt",
+		`restic --repo "/srv/restic/$NAMESPACE/$CLAIM"`, `set -a && . ./s3.env && restic --repo "$REPOSITORY"`)
+	return g
 }
 
 // follow runs the blocks of a section, and returns their output.
@@ -51,7 +78,7 @@ func (g *guide) follow(heading string) string {
 		if block[1] == "backups" {
 			run = g.there
 		}
-		out, err := run(block[2])
+		out, err := run(g.edits.Replace(block[2]))
 		if err != nil {
 			g.Fatalf("%s: %v:\n%s", block[2], err, out)
 		}
@@ -69,10 +96,10 @@ func (g *guide) here(commands string) (string, error) {
 	return string(out), err
 }
 
-// there runs commands on the machine for the backups, to which the administrator carried two files.
+// there runs commands on the machine for the backups, to which the administrator carried the files.
 func (g *guide) there(commands string) (string, error) {
 	g.Helper()
-	for _, name := range []string{"password", "id_ed25519.pub"} {
+	for _, name := range g.carried {
 		text, err := os.ReadFile(filepath.Join(g.dir, name))
 		g.must(err)
 		g.must(os.WriteFile(filepath.Join(g.machine, "root", name), text, 0o600))
@@ -113,6 +140,11 @@ func (s *scenario) startMachine() (stop func()) {
 		if err != nil || !strings.Contains(out, "ssh-ed25519") {
 			return fmt.Sprint(out, err)
 		}
+		connection, err := net.Dial("tcp", backupMachine+":https")
+		if err != nil {
+			return err.Error()
+		}
+		s.must(connection.Close())
 		return ""
 	})
 	return func() {
@@ -279,4 +311,41 @@ func (d *database) restored(g *guide, files string, now moment) {
 	d.deletePod("restored")
 	d.deleteClaim(databaseClaim)
 	d.detached()
+}
+
+// backUpToS3 loses a volume after its first backup to a bucket, and restores it on the other node.
+//
+// Proves: K1.
+func backUpToS3(s *scenario) {
+	class := s.class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": "ext4"})
+	s.claim(databaseClaim, class, databaseSize)
+	s.pod("files", with(databaseClaim, "/data"), at(node1), ofDebian)
+	s.running("files")
+	_, err := s.exec("files", oddFiles)
+	s.must(err)
+	files := s.oddFilesOf("files")
+
+	defer s.startMachine()()
+	g := s.toS3(class)
+	g.follow("Or use S3")
+	if said := g.follow("Back up"); !strings.Contains(said, "1 snapshots") {
+		s.Fatalf("not one backup:\n%s", said)
+	}
+	s.onlySource()
+	s.deletePod("files")
+	s.deleteClaim(databaseClaim)
+	s.detached()
+
+	g.follow("Restore")
+	if home := s.home(s.volume(databaseClaim)); home != node2 {
+		s.Fatalf("the claim is on %s", home.name)
+	}
+	s.pod("files", with(databaseClaim, "/data"), ofDebian)
+	s.running("files")
+	if got := s.oddFilesOf("files"); got != files {
+		s.Fatalf("other files are restored:\n%s\nand not\n%s", got, files)
+	}
+	s.deletePod("files")
+	s.deleteClaim(databaseClaim)
+	s.detached()
 }

@@ -13,8 +13,6 @@ var binding = []entry{
 	{"an Immediate class puts the volume on its node without a pod", immediateOnItsNode},
 	{"an Immediate class of a node that is not there, or has no free space, stays Pending", immediateNowhere},
 	{"a class of one node pulls its pods there", classOfOneNode},
-	{"a mistake in a class is reported on the claim by its name", mistakesAreReported},
-	{"a pool that no node has takes no pod, and the pod says so", unknownPool},
 }
 
 // only restricts a class to nodes of these names.
@@ -99,61 +97,4 @@ func classOfOneNode(s *scenario) {
 	s.claim("pinned", class, "16Mi")
 	s.pod("pinned", with("pinned", "/data"), at(node1))
 	s.unscheduled("pinned", "node(s) didn't find available persistent volumes to bind")
-}
-
-// mistakesAreReported has claims that can never succeed on any node.
-//
-// Proves: K10.
-func mistakesAreReported(s *scenario) {
-	cases := []struct {
-		name       string
-		parameters map[string]string
-		options    []string
-		mode       corev1.PersistentVolumeAccessMode
-		texts      []string
-	}{
-		{name: "key", parameters: map[string]string{"colour": "blue"}, texts: []string{`parameter "colour"`, "known are"}},
-		{name: "mode", parameters: map[string]string{"mode": "0999"}, texts: []string{`parameter "mode"`, `"0999"`, "3777"}},
-		{name: "uid", parameters: map[string]string{"uid": "root"}, texts: []string{`parameter "uid"`, `"root"`}},
-		{name: "pool", parameters: map[string]string{"pool": "../attic"}, texts: []string{`parameter "pool"`, "../attic"}},
-		{name: "option", options: []string{"noexec", "sync"}, texts: []string{`mount option "sync"`, "noexec"}},
-		{name: "contrary", options: []string{"ro", "rw"}, texts: []string{"ro and rw contradict each other"}},
-		{name: "many", mode: corev1.ReadWriteMany, texts: []string{"sharing", "node"}},
-	}
-	for i, c := range cases {
-		class := s.class(c.parameters, func(class *storagev1.StorageClass) { class.MountOptions = c.options })
-		for _, n := range nodes() {
-			s.eventually("the mistake hides no capacity on "+n.name, patience, func() string {
-				if got, _ := s.capacity(n, class); got == 0 {
-					return "it is 0"
-				}
-				return ""
-			})
-		}
-		s.claim(c.name, class, "16Mi", func(claim *corev1.PersistentVolumeClaim) {
-			if c.mode != "" {
-				mode(c.mode)(claim)
-			}
-		})
-		s.pod(c.name, with(c.name, "/data"), at(nodes()[i%2]))
-	}
-	for _, c := range cases {
-		s.event("PersistentVolumeClaim", c.name, append(c.texts, "InvalidArgument")...)
-		s.pending(c.name, time.Second)
-	}
-}
-
-// unknownPool is no error for a node, because another node might have the pool. Only the scheduler reports it.
-//
-// Proves: K10.
-func unknownPool(s *scenario) {
-	class := s.class(map[string]string{"pool": "attic"})
-	for _, n := range nodes() {
-		s.left(n, class, 0)
-	}
-	s.claim("data", class, "16Mi")
-	s.pod("pod", with("data", "/data"))
-	s.unscheduled("pod", "2 node(s) did not have enough free storage")
-	s.event("PersistentVolumeClaim", "data", "waiting for pod pod to be scheduled")
-	s.pending("data", 5*time.Second)
 }

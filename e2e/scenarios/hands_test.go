@@ -203,7 +203,7 @@ func (s *scenario) mountLines(n node, text string) string {
 // mounted.
 func present(n node) []string {
 	pools := []string{"default"}
-	for _, pool := range []string{"fast", "quota", "reflink", "late"} {
+	for _, pool := range []string{"fast", "quota", "kept", "reflink", "late"} {
 		if _, err := os.Stat(n.path(poolPath(pool) + "/volumes")); err == nil {
 			pools = append(pools, pool)
 		}

@@ -26,12 +26,13 @@ type entry struct {
 
 // first start on a cluster without the driver, and remove it again.
 var first = []entry{
+	{"the likeliest mistakes before the CRDs of snapshots are installed", mistakesBeforeCRDs},
 	{"the README's quick start, as it is written", quickStart},
 	{"the preset bare-metal, from blank disks to a StatefulSet as docs/install.md has it", bareMetal},
 }
 
 // apart affect nothing but their own namespace, and run at the same time.
-var apart = slices.Concat(basics, reclaiming, access, capacities, growing, snapshots, binding, sets, members, images)
+var apart = slices.Concat(basics, reclaiming, access, capacities, mistaken, growing, snapshots, binding, sets, members, images)
 
 // alone unmount and replace disks that others use.
 var alone = slices.Concat(scored, disks, memberDisks, operations)

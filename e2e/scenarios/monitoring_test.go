@@ -30,6 +30,7 @@ var alerts = []struct {
 	{"RootcellarPoolNotAnswering", `node="node1", pool="default"`, freezeDisk},
 	{"RootcellarPoolIOErrors", `node="node1", pool="set", member="disk3"`, countErrors},
 	{"RootcellarPoolLowSpace", `node="node1", pool="quota"`, reservePool},
+	{"RootcellarKeptEndsEarly", `node="node1", pool="kept"`, needKept},
 	{"RootcellarVolumeLowSpace", `persistentvolumeclaim="full"`, fillVolume},
 	{"RootcellarSizesNotEnforced", `node="node1", pool="quota"`, exceedSizes},
 	{"RootcellarDeletionStuck", `node="node1", pool="default"`, resistDeletion},
@@ -304,7 +305,16 @@ func (s *scenario) onNode1(line string) string {
 
 // loseRegistration removes the socket. The probe of the registrar notices it, and starts it anew.
 func loseRegistration(s *scenario) func() {
-	s.onNode1("rm " + os.Getenv("KUBELET_DIR") + "/plugins_registry/" + driver + "-reg.sock")
+	s.eventually("the driver is not registered", patience, func() string {
+		// A registrar that starts at this moment makes it again.
+		s.onNode1("rm -f " + os.Getenv("KUBELET_DIR") + "/plugins_registry/" + driver + "-reg.sock")
+		text, err := s.page(node1, "/metrics")
+		s.must(err)
+		if !strings.Contains(text, "\nrootcellar_registered 0\n") {
+			return "its metric is not 0"
+		}
+		return ""
+	})
 	return func() {}
 }
 
@@ -336,7 +346,9 @@ func countErrors(s *scenario) func() {
 	path := poolPath("set/disk3")
 	s.onNode1("echo test >/sys/fs/ext4/$(basename $(findmnt --noheadings --output SOURCE " + path + "))/trigger_fs_error")
 	image := filepath.Join(os.Getenv("RUN"), node1.name, "set/disk3.img")
-	return s.cleared("umount " + path + "\ne2fsck -fy " + image + " >&2 || [ $? -eq 1 ]\nmount -o loop " + image + " " + path)
+	// The driver closes its files a moment after the unmount. Until then the filesystem may write to the image.
+	closed := "for _ in $(seq 600); do [ -n \"$(losetup --associated " + image + ")\" ] || break; sleep 0.2; done"
+	return s.cleared("umount " + path + "\n" + closed + "\ne2fsck -fy " + image + " >&2 || [ $? -eq 1 ]\nmount -o loop " + image + " " + path)
 }
 
 // reservePool has a claim that takes nearly the whole pool.
@@ -344,6 +356,23 @@ func reservePool(s *scenario) func() {
 	size := s.metric(node1, "rootcellar_pool_available_bytes", "quota") / 100 * 95
 	s.claim("large", s.class(map[string]string{"pool": "quota"}), fmt.Sprint(size), sentTo(node1))
 	return sync.OnceFunc(func() { s.deleteClaim("large") })
+}
+
+// needKept reserves most of a pool with a deleted volume that can come back.
+func needKept(s *scenario) func() {
+	class := s.class(map[string]string{"pool": "kept"})
+	s.claim("deleted", class, "16Mi", sentTo(node1))
+	volume := s.volume("deleted").Name
+	s.deleteClaim("deleted")
+	s.volumeGone(volume)
+	size := s.metric(node1, "rootcellar_pool_available_bytes", "kept") / 100 * 95
+	s.claim("large", class, fmt.Sprint(size), sentTo(node1))
+	return sync.OnceFunc(func() {
+		s.deleteClaim("large")
+		if _, err := s.inDriver(node1, "volume", "purge", "--all"); err != nil {
+			s.Error(err)
+		}
+	})
 }
 
 func fillVolume(s *scenario) func() {

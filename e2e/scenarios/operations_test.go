@@ -2,12 +2,16 @@ package scenarios
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 var operations = []entry{
@@ -15,6 +19,7 @@ var operations = []entry{
 	{"a disk is replaced, as docs/operations.md has it", replaceDisk},
 	{"a disk is moved to another node, as docs/operations.md has it", moveDisk},
 	{"a damaged record is mended, as docs/operations.md has it", mendRecord},
+	{"a deleted namespace is back with its StatefulSet of three, as docs/operations.md has it", undeleteNamespace},
 	{"a growth that does not fit is refused, and taken back as docs/operations.md has it", takeBackGrowth},
 }
 
@@ -300,4 +305,82 @@ func takeBackGrowth(s *scenario) {
 	s.deletePod("writer")
 	s.deleteClaim("data")
 	s.nothingLeft()
+}
+
+// undeleteNamespace deletes its namespace by mistake.
+//
+// Proves: K1, UD2.
+func undeleteNamespace(s *scenario) {
+	// The record names the class, as with the classes of the chart.
+	class := s.namespace + "-kept"
+	s.class(map[string]string{"pool": "kept", "class": class, "reclaimPolicy": "Delete"},
+		func(made *storagev1.StorageClass) { made.ObjectMeta = metav1.ObjectMeta{Name: class} })
+	set := `
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  replicas: 3
+  serviceName: db
+  podManagementPolicy: Parallel
+  volumeClaimTemplates:
+    - metadata: {name: data}
+      spec: {storageClassName: ` + class + `, accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - {name: main, image: "` + image + `", command: [/bin/sleep, "2147483647"], volumeMounts: [{name: data, mountPath: /data}]}
+`
+	pods := []string{"db-0", "db-1", "db-2"}
+	s.apply(set)
+	var volumes []string
+	for _, pod := range pods {
+		s.running(pod)
+		s.says(pod, "echo "+pod+" > /data/file && sync && cat /data/file", pod)
+		volumes = append(volumes, s.volume("data-"+pod).Name)
+	}
+	s.kubectl("delete", "namespace", s.namespace)
+	for _, volume := range volumes {
+		s.volumeGone(volume)
+	}
+
+	start := time.Now()
+	p := s.follow("Restore a deleted namespace", "NAMESPACE="+s.namespace)
+	p.step("volume undelete")
+	p.skip("Released")
+	p.done()
+	s.kubectl("wait", "serviceaccount/default", "--for=create", "--timeout", patience.String())
+	s.apply(set)
+	for i, pod := range pods {
+		s.running(pod)
+		s.says(pod, "cat /data/file", pod)
+		if got := s.volume("data-" + pod).Name; got != volumes[i] {
+			s.Fatalf("claim data-%s is bound to %s, and not to %s", pod, got, volumes[i])
+		}
+	}
+	s.note = fmt.Sprintf(": %.0f s from the first command to its pods", time.Since(start).Seconds())
+
+	s.kubectl("delete", "statefulset", "db")
+	for _, pod := range pods {
+		s.must(letGo(s.ctx(), s.volume("data-"+pod).Name))
+		s.deleteClaim("data-" + pod)
+	}
+	for _, volume := range volumes {
+		s.volumeGone(volume)
+	}
+	for _, n := range nodes() {
+		// It purges, and then reports the disk that is not mounted yet.
+		_, _ = s.inDriver(n, "volume", "purge", "--all")
+	}
+	s.eventually("no volume is kept", patience, func() string {
+		for _, n := range nodes() {
+			if kept := s.metric(n, "rootcellar_pool_kept", "kept"); kept != 0 {
+				return fmt.Sprintf("%s keeps %d", n.name, kept)
+			}
+		}
+		return ""
+	})
 }

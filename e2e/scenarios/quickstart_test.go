@@ -82,6 +82,9 @@ func quickStart(s *scenario) {
 			s.must(err)
 			said.WriteString(out)
 		}
+		if file := os.Getenv("PICTURE"); file != "" {
+			s.picture(file)
+		}
 	}
 	for _, want := range []string{"successfully rolled out", "pod/cellar condition met", "default_cellar_pvc-", `release "rootcellar" uninstalled`} {
 		if !strings.Contains(said.String(), want) {

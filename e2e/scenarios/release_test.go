@@ -99,6 +99,11 @@ func (s *scenario) programs() {
 			}
 		}
 	}
+	s.administrator(s.TempDir(), "tar -xf "+filepath.Join(dist, "rootcellar-0.1.0-manual.tar")+`
+for program in rootcellar rootcellar-migrate; do
+    grep -q '^\.SH NAME' "man/man1/$program.1"
+    bash -c '. "completions/$1.bash" && complete -p "$1"' bash "$program"
+done`)
 	for _, program := range []string{"rootcellar", "rootcellar-migrate"} {
 		if out := s.administrator(dist, "./"+program+"-0.1.0-linux-"+runtime.GOARCH+" --version"); out != program+" 0.1.0\n" {
 			s.Errorf("%s --version says %q", program, out)

@@ -2,13 +2,13 @@ package scenarios
 
 import (
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -128,39 +128,30 @@ func twoClaims(s *scenario) {
 	s.says("pod", "cat /one/file /two/file", "one\ntwo")
 }
 
+// The volume is smaller than in the example, because other scenarios use the pool too.
+//
 // Proves: K4.
 func ephemeralGoes(s *scenario) {
-	class := "rootcellar"
-	scratch := func(pod *corev1.Pod) {
-		pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{
-			Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-				Spec: corev1.PersistentVolumeClaimSpec{
-					StorageClassName: &class,
-					AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					Resources: corev1.VolumeResourceRequirements{
-						Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("16Mi")},
-					},
-				},
-			}},
-		}}}
-		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "scratch", MountPath: "/scratch"}}
-	}
-	s.pod("worker", scratch, at(node1))
-	s.running("worker")
-	s.says("worker", "echo left > /scratch/file && ls -A /scratch", "file")
-	first := s.volume("worker-scratch").Name
-	s.directory(node1, "default", first)
+	text, err := os.ReadFile(filepath.Join(root, "deploy/examples/scratch/runner.yaml"))
+	s.must(err)
+	example := strings.Replace(string(text), "storage: 1Gi", "storage: 64Mi", 1)
+	s.apply(example)
+	home := s.runningOn("runner")
+	s.says("runner", "ls", "lost+found\nstarted")
+	s.refused("runner", "dd if=/dev/zero of=more bs=1M count=64", "No space left on device")
+	first := s.volume("runner-scratch").Name
+	s.directory(home, "default", first)
 
-	s.deletePod("worker")
+	s.deletePod("runner")
 	s.gone("the claim of the pod", func() error {
-		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "worker-scratch", metav1.GetOptions{})
+		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "runner-scratch", metav1.GetOptions{})
 		return err
 	})
 	s.volumeGone(first)
-	s.reclaimed(node1, "default", first)
-	s.pod("worker", scratch, at(node1))
-	s.running("worker")
-	s.says("worker", "ls -A /scratch", "")
+	s.reclaimed(home, "default", first)
+	s.apply(example)
+	s.running("runner")
+	s.says("runner", "ls", "lost+found\nstarted")
 }
 
 // The class is that of the chart with sharedClass.

@@ -293,14 +293,24 @@ func (v novelty) remove() {
 	}
 }
 
-// pools writes a values file with the pools of today's disks, which the previous values may call otherwise.
+// pools writes a values file with the pools of today's disks, which the previous values may call otherwise, without the
+// option that the previous version may not know.
 func (s *scenario) pools() string {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "e2e/values.yaml"))
 	s.must(err)
-	var values map[string]any
+	var values struct {
+		Pools []map[string]any `json:"pools"`
+	}
 	s.must(yaml.Unmarshal(text, &values))
-	text, err = yaml.Marshal(map[string]any{"pools": values["pools"]})
+	schema, err := os.ReadFile(filepath.Join(os.Getenv("PREVIOUS"), "deploy/chart/values.schema.json"))
+	s.must(err)
+	for _, pool := range values.Pools {
+		if !strings.Contains(string(schema), `"keep"`) {
+			delete(pool, "keep")
+		}
+	}
+	text, err = yaml.Marshal(values)
 	s.must(err)
 	// Helm splits the value of --values at commas, which the name of the test has.
 	file := filepath.Join(os.Getenv("RUN"), "pools.yaml")
