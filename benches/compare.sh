@@ -6,6 +6,7 @@
 # Env: LOAD, ROOTCELLAR, OTHER as run.sh sets them; BENCH_DIR, MEASURE
 #      PAIRS    how many pairs are measured, default: 10
 #      VOLUMES  how many volumes are present, default: 1000
+#      KEEP     a time: pools of this version keep what is deleted, as with the option `keep`
 #      FS       ext4 (default): the root filesystem; xfs, btrfs or btrfs-squota: in an image on it
 set -eu
 . benches/inside.sh
@@ -19,6 +20,8 @@ use() { # this|other
     which=$1 socket=$work/run/$1.sock pool=$work/$fs/$1
     ROOTCELLAR=$this
     [ "$1" = this ] || ROOTCELLAR=$OTHER
+    keep=''
+    [ "$1" = other ] || keep=${KEEP:-}
 }
 
 for which in this other; do

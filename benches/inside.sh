@@ -52,7 +52,7 @@ place() { # ext4|xfs|btrfs|btrfs-squota
 
 serve() {
     setpriv --pdeathsig KILL "$ROOTCELLAR" serve --endpoint "unix://$socket" --node bench-node \
-        "${option:---pool}" "default=$pool,init" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \
+        "${option:---pool}" "default=$pool,init${keep:+,keep=$keep}" --state-dir "$work/state-$fs-${pool##*/}" --kubelet-dir "$work/kubelet" \
         >"$log" 2>&1 &
     server=$!
     for _ in $(seq 200); do
