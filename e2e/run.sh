@@ -81,10 +81,8 @@ arch=$(dpkg --print-architecture)
 case $what in fleet | scale) kubelets='' ;; *) kubelets=1 ;; esac
 if [ -z "$kubelets" ]; then
     step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --bin rootcellar-migrate --workspace
-elif [ "$what" = upgrade ] || [ "$what" = databases ] || [ "$what" = migration ]; then
-    step image contained hack/image.sh "$arch"
 else
-    step image contained hack/image.sh
+    step image contained hack/image.sh "$arch"
 fi
 if [ "$what" = parts ]; then
     step parts contained e2e/parts.sh conformance
