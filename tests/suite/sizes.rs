@@ -5,12 +5,16 @@ mod reservations;
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use linux::quota::Enforcement;
+use linux::filesystem::Filesystem;
+use linux::os::Os;
+use linux::quota::{Enforcement, KernelQuotas, OURS, Quotas};
 use objects::Bytes;
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::{Enforced, enable_quota};
@@ -18,6 +22,7 @@ use rootcellar::volume::{Class, EnforcementPolicy, ExpandRequest, Volume};
 
 use support::disk::Disk;
 use support::driver_node::DriverNode;
+use support::faults::End;
 use support::loops::run;
 use support::quota::FakeQuota;
 use support::{Fakes, Node, Running, create, eventually, names, publish};
@@ -447,4 +452,30 @@ fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_th
     volumes.delete(&made[0].id.to_string()).unwrap();
     let (first, ..) = reads();
     assert_eq!(first, 9, "a deleted volume has no charge");
+}
+
+/// The charge of a volume can be asked for at the moment at which its quota id ends. A fault would make the pool
+/// unavailable.
+///
+/// Proves: G3.
+#[test]
+fn a_charge_can_end_while_it_is_read() {
+    require!(simple_quota);
+    let rig = Rig::new();
+    let root = File::open(rig.node.pool()).unwrap();
+    let quota = KernelQuotas.find(Filesystem::Btrfs, root.as_fd()).unwrap();
+    let (id, ended) = (OURS.start, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _end = End(&ended);
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                assert_eq!(quota.usage(id), Ok(0));
+            }
+        });
+        let (os, qgroup) = (Os::default(), 1 << 48 | u64::from(id));
+        for _ in 0..2000 {
+            os.create_qgroup(&root, qgroup).unwrap();
+            os.remove_qgroup(&root, qgroup).unwrap();
+        }
+    });
 }

@@ -365,14 +365,14 @@ fn quota_id(qgroup_id: u64) -> Option<u32> {
     (OURS.contains(&id) && qgroup(id) == qgroup_id).then_some(id)
 }
 
-/// The line in a file of sysfs; `None` if the file does not exist.
+/// The line in a file of sysfs; `None` if the file does not exist. ENODEV: its qgroup was removed since it was opened.
 fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>> {
     match os::open_file(dir, path).and_then(|file| os::read_all(&file, MAX_VALUE)) {
         Ok(bytes) => {
             let text = str::from_utf8(&bytes).map_err(|_| Errno::IO)?;
             Ok(Some(text.trim_end().to_owned()))
         }
-        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::NOENT | Errno::NODEV) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
