@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use linux::mount::{Mounter, Target};
 use linux::os::Step;
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 use support::loops::run;
 use support::memory::MemoryNode;
 use support::mounter::FakeMounter;
-use support::{Fakes, Node, create, eventually, names, publish};
+use support::{DEADLINE, Fakes, Node, create, eventually, names, publish};
 use support::{assert_pool_error, require};
 
 const MIB: u64 = 1 << 20;
@@ -39,7 +40,9 @@ fn a_pool_that_is_opening_never_denies_its_volumes() {
         let volumes = Arc::new(Volumes::new(node.settings(&[node.pool_option()])).unwrap());
         let loading = Arc::clone(&volumes);
         let loader = std::thread::spawn(move || loading.load());
+        let began = Instant::now();
         loop {
+            assert!(began.elapsed() < DEADLINE, "round {round}");
             match volumes.get(&id) {
                 Ok(found) => assert_eq!(found, volume),
                 Err(error) => {

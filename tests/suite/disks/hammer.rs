@@ -10,9 +10,9 @@ use tonic::Code;
 use super::{Rig, eventually, mount_all, unmount_all};
 use support::disk::FILESYSTEMS;
 use support::messages::create_with;
-use support::names;
 use support::require;
 use support::server::Clients;
+use support::{DEADLINE, names};
 
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -96,7 +96,8 @@ async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
     let mut acknowledged = BTreeSet::new();
     for ((pool, caller, calls), disk) in callers.into_iter().zip(&disks) {
         calls.stop.store(true, Ordering::Relaxed);
-        let there = caller.await.unwrap();
+        let there = tokio::time::timeout(DEADLINE, caller).await;
+        let there = there.expect("its calls end").unwrap();
         let own = disk.path().join(".rootcellar");
         eventually("the trash is empty", || {
             names(&own.join("trash")).is_empty()

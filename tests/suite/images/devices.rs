@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use linux::mount::Mounter;
 use linux::sys;
+use support::faults::End;
 
 use super::*;
 
@@ -124,15 +125,6 @@ fn write_numbers(target: &Path, ended: &AtomicBool) {
         let block = number.to_le_bytes().repeat(512);
         let at = number % NUMBERED * BLOCK;
         assert_eq!(rustix::io::pwrite(&file, &block, at).unwrap(), block.len());
-    }
-}
-
-/// Ends the writer, also after a failed assertion.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -343,14 +335,16 @@ fn unused_devices_are_removed_and_those_of_others_are_not() {
     let unused = add(number + 1);
     let file = File::create_new(rig.node.path("own")).unwrap();
     file.set_len(MIB).unwrap();
-    let (strange, device) = loop {
+    let mut attached = None;
+    eventually("the number is free", || {
         let strange = add(number);
-        if let Ok(device) = File::open(&strange)
-            && sys::attach_loop(device.as_fd(), file.as_fd(), sys::READ_ONLY).is_ok()
-        {
-            break (strange, device);
-        }
-    };
+        let device = File::open(&strange).ok().filter(|device| {
+            sys::attach_loop(device.as_fd(), file.as_fd(), sys::READ_ONLY).is_ok()
+        });
+        attached = device.map(|device| (strange, device));
+        attached.is_some()
+    });
+    let (strange, device) = attached.unwrap();
     let before = sys::loop_status(device.as_fd()).unwrap();
     eventually("an unpublish removes the unused device", || {
         let target = rig.publish_device(&volume, "pod");

@@ -210,10 +210,10 @@ fn a_purge_spares_what_is_coming_back() {
     let (node, gate) = (MemoryNode::new(&["default"]), Arc::new(Gate::default()));
     let option = node.options()[0].clone() + ",keep=1h";
     let driver = node.volumes_of(&[option], &gate.fakes());
-    let _opened = Opened(&gate);
     let volume = driver.create(&create("pvc", 4 * MIB)).unwrap();
     driver.delete(&volume.id.to_string()).unwrap();
     std::thread::scope(|scope| {
+        let _opened = Opened(&gate);
         gate.shut("volume.json");
         let back = scope.spawn(|| undelete(&driver, &volume, Some("other")));
         eventually("the volume is coming back", || gate.holds("volume.json"));

@@ -1,8 +1,10 @@
 //! Deletions and undeletions beside creations that fill the pool.
 
 use std::thread;
+use std::time::Instant;
 
 use super::*;
+use support::DEADLINE;
 
 /// Four workers each delete and bring back this many volumes, while creations need the space. Afterwards the pool has
 /// reserved the sizes of its volumes and nothing else, and a creation gets exactly the capacity.
@@ -39,7 +41,14 @@ fn many(driver: &Running, each: usize, size: u64) {
 
 fn work(driver: &Running, worker: usize, each: usize, size: u64) {
     let (mut deleted, mut round) = (0, 0);
+    let began = Instant::now();
     while deleted < each {
+        let status = || driver.pools()[0].status();
+        assert!(
+            began.elapsed() < DEADLINE,
+            "{deleted} deleted: {:?}",
+            status()
+        );
         round += 1;
         let volume = format!("{worker}-{}", round % 5);
         match driver.create(&create(&volume, size)) {
@@ -54,7 +63,12 @@ fn work(driver: &Running, worker: usize, each: usize, size: u64) {
                     // Another worker had the space.
                     Err(error) => {
                         let code = error.code(Operation::Volume);
-                        let fine = [Code::NotFound, Code::ResourceExhausted, Code::Unavailable];
+                        let fine = [
+                            Code::NotFound,
+                            Code::ResourceExhausted,
+                            Code::Unavailable,
+                            Code::Aborted,
+                        ];
                         assert!(fine.contains(&code), "{error}");
                     }
                 }

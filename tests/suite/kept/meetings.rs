@@ -70,7 +70,6 @@ fn an_exclusive_volume_comes_back_alone() {
     let set = format!("set={},init,reserve=0,keep=1h", disks.display());
     settings.sets = vec![set.parse().unwrap()];
     let driver = node.volumes_with(settings, &gate.fakes());
-    let _opened = Opened(&gate);
     let mut request = create("whole", 64 * MIB);
     request.class.exclusive = true;
     let whole = driver.create(&request).unwrap();
@@ -83,6 +82,7 @@ fn an_exclusive_volume_comes_back_alone() {
         );
     };
     std::thread::scope(|scope| {
+        let _opened = Opened(&gate);
         gate.shut("volume.json");
         let part = scope.spawn(|| driver.create(&create("part", 4 * MIB)));
         eventually("a volume is being made", || gate.holds("volume.json"));
@@ -90,6 +90,8 @@ fn an_exclusive_volume_comes_back_alone() {
         gate.open(|_| true);
         let part = part.join().unwrap().unwrap();
         driver.delete_now(&part.id.to_string()).unwrap();
+        // The reclaimer removes a record of this name.
+        driver.wait_for_trash();
         gate.shut("volume.json");
         let back = scope.spawn(|| undelete(&driver, &whole, Some("other")));
         eventually("the volume is coming back", || gate.holds("volume.json"));

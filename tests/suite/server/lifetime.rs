@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
 
 use rootcellar::csi;
 use rootcellar::csi::volume_capability::access_mode::Mode;
@@ -17,7 +18,7 @@ use support::loops::{Frozen, LoopMount};
 use support::messages::{Answer, capability, create, publish, refused, soon};
 use support::require;
 use support::server::Server;
-use support::{Node, eventually, names};
+use support::{DEADLINE, Node, eventually, names};
 
 /// SIGTERM and SIGINT end the server with exit code 0, and no socket is left.
 ///
@@ -109,7 +110,9 @@ async fn create_on_frozen(
     let frozen = Frozen::new(disk.path());
     let mut at_work = begin(server).await;
     // Deleting an absent volume needs no disk access, and is refused while a create is at work.
+    let began = Instant::now();
     while clients.delete(&id).await.is_ok() {
+        assert!(began.elapsed() < DEADLINE, "no create is at work");
         if at_work.is_finished() {
             refused(
                 "it met the delete",

@@ -254,6 +254,8 @@ fn remove(path: &Path) {
 fn keeps_reservations(filesystem: &'static str, accounts: bool, other_grows: bool) {
     let config = Config {
         max_shrink_iters: 64,
+        // In milliseconds.
+        max_shrink_time: 60_000,
         ..random::config(8)
     };
     let works = prop::collection::vec(work(other_grows), 40);

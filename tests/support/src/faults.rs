@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use linux::os::{Observer, Os, Step};
@@ -84,5 +85,14 @@ pub struct Opened<'a>(pub &'a Gate);
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
         self.0.open(|_| true);
+    }
+}
+
+/// Sets a flag at its end, also after a failed assertion: a thread that the flag ends would keep the test from ending.
+pub struct End<'a>(pub &'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

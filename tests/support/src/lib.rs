@@ -392,10 +392,13 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a condition holds that background work brings about. The deadline of two
-/// minutes is generous and is not a measurement: a busy machine may take half a minute to unmount a disk.
+/// How long a test waits. It is generous and is not a measurement: a busy machine may take half a minute to unmount a
+/// disk.
+pub const DEADLINE: Duration = Duration::from_mins(2);
+
+/// Waits until a condition holds that background work brings about.
 pub fn eventually(what: impl Display, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(2);
+    let deadline = Instant::now() + DEADLINE;
     while !is_so() {
         assert!(Instant::now() < deadline, "never came true: {what}");
         std::thread::sleep(Duration::from_millis(10));

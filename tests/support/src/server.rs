@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rootcellar::csi;
@@ -160,17 +160,20 @@ impl Server {
     /// Asks it to stop and returns its exit code.
     pub fn stop(mut self) -> Option<i32> {
         self.signal(Signal::TERM);
-        let status = self.child.wait().unwrap();
+        let status = self.wait("the server stops");
         assert_eq!(status.signal(), None, "{}", self.log());
         status.code()
     }
 
     /// Waits until it ends by itself; returns its exit code and its log.
     pub fn end(mut self) -> (Option<i32>, String) {
-        super::eventually("the server gives up", || {
-            self.child.try_wait().unwrap().is_some()
-        });
-        (self.child.wait().unwrap().code(), self.log())
+        let status = self.wait("the server gives up");
+        (status.code(), self.log())
+    }
+
+    fn wait(&mut self, what: &str) -> ExitStatus {
+        super::eventually(what, || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap()
     }
 
     /// Kills it without warning; it must not have ended before.
