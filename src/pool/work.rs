@@ -56,6 +56,14 @@ impl Work<'_> {
         self.pool.works.advance(self.number);
     }
 
+    /// Waits for an answer of the disk that may take minutes, which is no silence.
+    pub(super) fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.pool.works.rest(self.number);
+        let answer = wait();
+        self.advance();
+        answer
+    }
+
     /// As [`Work::advance`], for one of many short steps.
     pub(crate) fn step(&self) {
         if self

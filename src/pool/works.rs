@@ -52,6 +52,11 @@ impl Works {
         lock(&self.0).waiting_since.insert(number, Instant::now());
     }
 
+    /// Notes that the work waits for something that may last, until it advances.
+    pub(super) fn rest(&self, number: u64) {
+        lock(&self.0).waiting_since.remove(&number);
+    }
+
     pub(super) fn end(&self, number: u64, is_call: bool) {
         let mut state = lock(&self.0);
         state.waiting_since.remove(&number);

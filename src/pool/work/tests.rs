@@ -76,6 +76,20 @@ fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
 
 /// Proves: DK6.
 #[test]
+fn work_that_rests_is_no_silence_until_it_goes_on() {
+    let (_dir, pool) = pool();
+    let (other, work) = (pool.begin().unwrap(), pool.begin_own());
+    let answer = work.rest(|| {
+        wait_for_silence(&pool);
+        drop(other);
+        pool.silence()
+    });
+    assert_eq!(answer, None, "nothing else waits");
+    wait_for_silence(&pool);
+}
+
+/// Proves: DK6.
+#[test]
 fn short_steps_advance_now_and_then() {
     let (_dir, pool) = pool();
     let work = pool.begin().unwrap();
