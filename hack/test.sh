@@ -86,7 +86,7 @@ unfinished() { # NAME
 # shellcheck disable=SC2317 # the trap calls it
 leave() {
     trap '' HUP INT TERM
-    [ -z "$running" ] || unfinished "$running"
+    [ -z "$running" ] || unfinished "$running" | tee -a "${STEPS:-/dev/null}"
     [ -z "$worker" ] || kill -s TERM "$worker" 2>/dev/null || :
     [ -z "$guests" ] || kill -s TERM -- "-$guests" 2>/dev/null || :
     wait

@@ -38,7 +38,7 @@ mod work;
 mod works;
 
 pub use adopt::{Adopted, adopt, retire};
-pub use advance::{Advance, Unit};
+pub use advance::{Advance, CopiedBytes, Unit};
 pub use base::Pool;
 pub use copies::job::CopyPolicy;
 pub(crate) use copies::job::{Content, Origin};

@@ -6,7 +6,6 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use linux::fault::PathFault;
@@ -21,8 +20,8 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::error::{Error, HostRefusal, Result};
+use crate::pool::CopiedBytes;
 use crate::pool::incoming::IncomingEntry;
-use crate::pool::{Advance, Unit};
 use crate::volume::GoesOn;
 
 use super::kind::Kind;
@@ -333,9 +332,7 @@ pub(super) struct Watch<'a> {
     total: Option<Bytes>,
     /// The most bytes that are copied.
     most: Bytes,
-    bytes: AtomicU64,
-    /// The bytes written into files, also into unfinished ones.
-    written: AtomicU64,
+    bytes: CopiedBytes,
     /// Shows the progress on a terminal. Without it, the progress is in the log.
     show: Option<Show>,
     reported: Mutex<Instant>,
@@ -344,11 +341,11 @@ pub(super) struct Watch<'a> {
 
 impl CopyWatch for Watch<'_> {
     fn copied(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.add(bytes);
     }
 
     fn wrote(&self, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.wrote(bytes);
     }
 
     fn stopped(&self) -> bool {
@@ -368,8 +365,7 @@ impl<'a> Watch<'a> {
             from,
             total: None,
             most,
-            bytes: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            bytes: CopiedBytes::default(),
             show,
             reported: Mutex::new(Instant::now()),
             goes_on,
@@ -378,10 +374,8 @@ impl<'a> Watch<'a> {
 
     fn report(&self) {
         if let Some(show) = self.show {
-            // A large file counts before it is complete; many small ones occupy more than is written.
-            let done = self.bytes().0.max(self.written.load(Ordering::Relaxed));
-            let (total, unit) = (self.total.map(|total| total.0), Unit::Bytes);
-            return show("copied", Advance { done, total, unit });
+            let total = self.total.map(|total| total.0);
+            return show("copied", self.bytes.advance(total));
         }
         let mut reported = lock(&self.reported);
         if reported.elapsed() >= REPORT_EVERY {
@@ -393,7 +387,7 @@ impl<'a> Watch<'a> {
     }
 
     fn bytes(&self) -> Bytes {
-        Bytes(self.bytes.load(Ordering::Relaxed))
+        Bytes(self.bytes.complete())
     }
 
     /// Copies a tree into an empty directory: beside a path, or in a pool.

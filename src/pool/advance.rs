@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use linux::sync::lock;
 use objects::VolumeId;
@@ -13,6 +14,40 @@ pub struct Advance {
     /// The end of `done`, if it is known.
     pub total: Option<u64>,
     pub unit: Unit,
+}
+
+/// The bytes that a copy has copied so far.
+#[derive(Debug, Default)]
+pub struct CopiedBytes {
+    /// The disk usage of the complete files and directories.
+    complete: AtomicU64,
+    /// The bytes written into files, also into unfinished ones.
+    written: AtomicU64,
+}
+
+impl CopiedBytes {
+    /// Counts a complete file or directory; returns the disk usage with it.
+    pub fn add(&self, bytes: u64) -> u64 {
+        let before = self.complete.fetch_add(bytes, Ordering::Relaxed);
+        before.saturating_add(bytes)
+    }
+
+    pub fn wrote(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn complete(&self) -> u64 {
+        self.complete.load(Ordering::Relaxed)
+    }
+
+    pub fn advance(&self, total: Option<u64>) -> Advance {
+        Advance {
+            // A large file counts before it is complete; many small ones occupy more than is written.
+            done: self.complete().max(self.written.load(Ordering::Relaxed)),
+            total,
+            unit: Unit::Bytes,
+        }
+    }
 }
 
 /// The unit of an [`Advance`].

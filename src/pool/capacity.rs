@@ -95,7 +95,7 @@ impl Pool {
         let measurement = self.measure(disk)?;
         let kept = match kept {
             Some(kept) => kept,
-            None => self.measure_kept(disk)?.sum(),
+            None => self.measure_kept(disk)?.sum,
         };
         Ok(self.state.measured(policy, &measurement, kept))
     }

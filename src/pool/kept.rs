@@ -14,7 +14,7 @@ use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::Policy;
 use crate::pool::state::index::Resource;
-use crate::pool::state::reservations::{Demand, KeptSpace, Measurement};
+use crate::pool::state::reservations::{Demand, KeptBytes, KeptSpace, Measurement};
 use crate::pool::state::{KeptWithShares, RECORD_SERVED_EVERY};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::{Entry, read_kept};
@@ -126,6 +126,11 @@ impl Pool {
             mut shares,
         } = self.state.kept_with_shares(disk);
         let mut objects = Vec::new();
+        let mut sum = KeptBytes {
+            at,
+            changes,
+            bytes: 0,
+        };
         for (name, kept) in kept {
             let charged = match kept.entry.quota_id.filter(|_| disk.accounts()) {
                 Some(id) => disk
@@ -135,14 +140,11 @@ impl Pool {
                 None => kept.used.unwrap_or_default(),
             };
             if let Some(bytes) = shares.freed_by(&kept.entry, charged) {
+                sum.bytes = sum.bytes.saturating_add(bytes);
                 objects.push((name, bytes));
             }
         }
-        Ok(KeptSpace {
-            at,
-            changes,
-            objects,
-        })
+        Ok(KeptSpace { objects, sum })
     }
 
     /// Begins to reclaim kept objects for a demand that was refused. Fails until they are reclaimed; succeeds if

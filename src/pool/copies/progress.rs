@@ -14,7 +14,7 @@ use objects::Bytes;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::pool::advance::{Advance, Running, Unit};
+use crate::pool::advance::{CopiedBytes, Running};
 use crate::pool::base::Pool;
 use crate::pool::copies::job::CopyJob;
 use crate::pool::reservation::Reservation;
@@ -80,9 +80,7 @@ pub(crate) struct Progress<'a> {
     /// The most bytes that the original can contain. A copy finds more if files are moved ahead of it.
     most: u64,
     entries: AtomicU64,
-    bytes: AtomicU64,
-    /// The bytes written into files, also into unfinished ones.
-    written: AtomicU64,
+    bytes: CopiedBytes,
     /// For the command that waits for a move, with the bytes of the original, if they are known.
     running: Option<(Running<'a>, Option<u64>)>,
     reports: Mutex<Reports>,
@@ -126,8 +124,7 @@ impl<'a> Progress<'a> {
             },
             most: job.content.origin.most(),
             entries: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            written: AtomicU64::new(0),
+            bytes: CopiedBytes::default(),
             running,
             reports: Mutex::new(Reports {
                 written: now_at,
@@ -160,7 +157,7 @@ impl<'a> Progress<'a> {
     fn status(&self) -> CopyStatus {
         CopyStatus {
             entries: self.entries.load(Ordering::Relaxed),
-            bytes: Bytes(self.bytes.load(Ordering::Relaxed)),
+            bytes: Bytes(self.bytes.complete()),
             ..self.begun.clone()
         }
     }
@@ -192,12 +189,7 @@ impl<'a> Progress<'a> {
         };
         let status = self.status();
         if let Some((running, total)) = &self.running {
-            running.set(Advance {
-                // A large file counts before it is complete; many small ones occupy more than is written.
-                done: status.bytes.0.max(self.written.load(Ordering::Relaxed)),
-                total: *total,
-                unit: Unit::Bytes,
-            });
+            running.set(self.bytes.advance(*total));
         }
         if reports.logged.elapsed() >= LOG_EVERY {
             reports.logged = Instant::now();
@@ -233,12 +225,11 @@ impl CopyWatch for Progress<'_> {
         let copies = &self.pool.copies;
         copies.entries.fetch_add(1, Ordering::Relaxed);
         copies.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.cover(before.saturating_add(bytes));
+        self.cover(self.bytes.add(bytes));
     }
 
     fn wrote(&self, bytes: u64) {
-        self.written.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.wrote(bytes);
     }
 
     fn stopped(&self) -> bool {

@@ -46,29 +46,17 @@ struct Recent {
 /// The bytes that kept objects would free, of a moment.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::pool) struct KeptBytes {
-    at: Instant,
+    pub(in crate::pool) at: Instant,
     /// The changes of the index until then.
-    changes: u64,
-    bytes: u64,
+    pub(in crate::pool) changes: u64,
+    pub(in crate::pool) bytes: u64,
 }
 
-/// The kept objects and the bytes that each would free, the oldest first.
+/// The kept objects and the bytes that each would free, the oldest first, and their sum.
 #[derive(Debug)]
 pub(in crate::pool) struct KeptSpace {
-    pub(in crate::pool) at: Instant,
-    pub(in crate::pool) changes: u64,
     pub(in crate::pool) objects: Vec<(KeptName, u64)>,
-}
-
-impl KeptSpace {
-    pub(in crate::pool) fn sum(&self) -> KeptBytes {
-        let bytes = self.objects.iter().map(|(_, bytes)| bytes);
-        KeptBytes {
-            at: self.at,
-            changes: self.changes,
-            bytes: bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes)),
-        }
-    }
+    pub(in crate::pool) sum: KeptBytes,
 }
 
 /// The space that a grant reserves.
@@ -217,8 +205,8 @@ impl Reservations {
         )
     }
 
-    /// The kept objects to reclaim and the bytes that each frees, the oldest first, so that a refused demand is granted later; none if it waits for
-    /// those that are being reclaimed. `None`: all of them are too little.
+    /// The kept objects to reclaim and the bytes that each frees, the oldest first, so that a refused demand is granted
+    /// later; none if it waits for those that are being reclaimed. `None`: all of them are too little.
     pub(in crate::pool) fn to_reclaim(
         &self,
         index: &Index,
