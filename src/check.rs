@@ -31,7 +31,7 @@ use crate::pool::{
 };
 
 pub use contents::{Deleted, Held, PoolContents, contents, hide_old_copies};
-pub use inspect::{Inspection, inspect, inspect_all, why_unenforced};
+pub use inspect::{Inspection, Recorded, inspect, inspect_all, why_unenforced};
 
 pub use examination::Surroundings;
 pub use report::{About, Finding, Level, Report};
@@ -112,15 +112,14 @@ impl Examination<'_> {
             id, node: owner, ..
         } = &opened.marker;
         path::identify(*id, owner, self.options, memory, node, claims)?;
-        let pool = &self.report.pool;
         let what = format!(
             "pool {} of node {}, {} on {}, {} volumes, {} snapshots",
             opened.marker.id,
             opened.marker.node,
-            pool.filesystem,
+            opened.filesystem,
             place.mount.source.display(),
-            pool.volumes,
-            pool.snapshots
+            opened.index.volumes().len(),
+            opened.index.snapshots().len()
         );
         self.find(Level::Ok, About::Pool, what, None);
         self.traits = Traits {

@@ -29,9 +29,8 @@ pub struct Inspection {
     pub id: Option<PoolId>,
     pub node: Option<NodeName>,
     pub filesystem: String,
-    pub volumes: usize,
-    pub snapshots: usize,
-    pub reserved: Bytes,
+    /// What its records say, if they could be read.
+    pub recorded: Option<Recorded>,
     pub quarantined: Vec<Quarantined>,
     pub enforcement: Option<Enforcement>,
     /// Why it enforces no sizes, if it enforces none.
@@ -40,6 +39,14 @@ pub struct Inspection {
     pub cordoned: bool,
     /// Why it could not be opened.
     pub problem: Option<Unavailable>,
+}
+
+/// What the records of a pool say.
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded {
+    pub volumes: usize,
+    pub snapshots: usize,
+    pub reserved: Bytes,
 }
 
 pub(super) struct OpenPool {
@@ -66,9 +73,7 @@ impl Inspection {
             id: None,
             node: None,
             filesystem: String::new(),
-            volumes: 0,
-            snapshots: 0,
-            reserved: Bytes::ZERO,
+            recorded: None,
             quarantined: Vec::new(),
             enforcement: None,
             unenforced: None,
@@ -84,9 +89,11 @@ impl Inspection {
             id: Some(PoolId(uuid::Uuid::nil())),
             node: Some("node1".parse().unwrap()),
             filesystem: "xfs".into(),
-            volumes: 12,
-            snapshots: 3,
-            reserved: Bytes(10 << 30),
+            recorded: Some(Recorded {
+                volumes: 12,
+                snapshots: 3,
+                reserved: Bytes(10 << 30),
+            }),
             enforcement: Some(Enforcement::Project),
             ..Self::nothing_yet(&"fast=/srv/fast".parse().unwrap())
         }
@@ -170,9 +177,11 @@ pub(super) fn open(
     inspection.node = Some(marker.node.clone());
     let homes = RecordDirs::open(&root)?;
     let index = load(&homes, marker.id, &*quota)?;
-    inspection.volumes = index.volumes().len();
-    inspection.snapshots = index.snapshots().len();
-    inspection.reserved = Bytes(index.sums.sizes);
+    inspection.recorded = Some(Recorded {
+        volumes: index.volumes().len(),
+        snapshots: index.snapshots().len(),
+        reserved: Bytes(index.sums.sizes),
+    });
     inspection.quarantined = index.quarantined().to_vec();
     Ok(OpenPool {
         filesystem,

@@ -272,8 +272,8 @@ pub(super) fn pool_json(pool: &Inspection) -> Value {
         "filesystem": pool.filesystem,
         "enforcement": pool.enforcement,
         "cordoned": pool.cordoned,
-        "volumes": pool.volumes,
-        "snapshots": pool.snapshots,
+        "volumes": pool.recorded.map(|recorded| recorded.volumes),
+        "snapshots": pool.recorded.map(|recorded| recorded.snapshots),
     })
 }
 
@@ -283,7 +283,7 @@ fn to_json(pool: &Inspection) -> Value {
         .map(|entry| json!({ "path": entry.path.to_string_lossy(), "reason": entry.reason }))
         .collect();
     let mut json = pool_json(pool);
-    json["reserved_bytes"] = json!(pool.reserved);
+    json["reserved_bytes"] = json!(pool.recorded.map(|recorded| recorded.reserved));
     json["quarantined"] = Value::from(quarantined);
     json["problem"] = json!(pool.problem.as_ref().map(ToString::to_string));
     json
@@ -330,9 +330,9 @@ fn row(pool: &Inspection) -> Vec<String> {
     vec![
         pool.name.to_string(),
         state(pool),
-        pool.volumes.to_string(),
-        pool.snapshots.to_string(),
-        pool.reserved.rounded(),
+        or_dash(pool.recorded.map(|recorded| recorded.volumes)),
+        or_dash(pool.recorded.map(|recorded| recorded.snapshots)),
+        or_dash(pool.recorded.map(|recorded| recorded.reserved.rounded())),
         or_dash(Some(&pool.filesystem).filter(|text| !text.is_empty())),
         or_dash(pool.enforcement.map(Enforcement::as_str)),
         or_dash(pool.node.as_ref()),

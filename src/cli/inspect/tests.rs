@@ -9,6 +9,7 @@ use objects::{
 use uuid::Uuid;
 
 use super::*;
+use crate::check::Recorded;
 use crate::pool::{
     CopyStatus, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
     SnapshotRecord, Unavailable, VolumeRecord,
@@ -90,9 +91,11 @@ fn pool() -> Inspection {
         id: Some(POOL),
         node: Some("node1".parse().unwrap()),
         filesystem: "btrfs".into(),
-        volumes: 3,
-        snapshots: 1,
-        reserved: Bytes::ZERO,
+        recorded: Some(Recorded {
+            volumes: 3,
+            snapshots: 1,
+            reserved: Bytes::ZERO,
+        }),
         cordoned: false,
         quarantined: vec![
             quarantined("volumes/x", "no volume.json"),

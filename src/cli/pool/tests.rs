@@ -55,7 +55,7 @@ fn the_table_is_aligned_and_says_what_is_wrong() {
 NAME  STATE                  VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  ENFORCEMENT  NODE   ID                                    PATH
 fast  ok                     12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
 old   1 quarantined          12       3          10 GiB    xfs         none         node1  00000000-0000-0000-0000-000000000000  /srv/fast
-bulk  unavailable, cordoned  0        0          0 B       -           -            -      -                                     /srv/b
+bulk  unavailable, cordoned  -        -          -         -           -            -      -                                     /srv/b
 next  cordoned               12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
 pool old: sizes are not enforced: it was not; do it
 pool old: quarantined, not touched: volumes/x: no volume.json
@@ -84,6 +84,7 @@ fn the_json_has_stable_keys() {
     assert_eq!(to_json(&damaged), expected);
     let unavailable = to_json(&unavailable);
     assert_eq!(unavailable["id"], Value::Null);
+    assert_eq!(unavailable["volumes"], Value::Null, "it may have some");
     assert_eq!(unavailable["cordoned"], true);
     assert_eq!(unavailable["problem"], Unavailable::Absent.to_string());
 }

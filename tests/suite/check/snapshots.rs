@@ -63,7 +63,8 @@ fn a_pool_with_snapshots_and_copies_is_well() {
         }
         let report = report_on(&rig.node.pool());
         assert_limits_are_well(&report);
-        assert_eq!((report.pool.volumes, report.pool.snapshots), (3, 1));
+        let recorded = report.pool.recorded.unwrap();
+        assert_eq!((recorded.volumes, recorded.snapshots), (3, 1));
     }
 }
 
