@@ -29,7 +29,7 @@ pub struct Inspection {
     pub id: Option<PoolId>,
     pub node: Option<NodeName>,
     pub filesystem: String,
-    /// What its records say, if they could be read.
+    /// The sums of its records, if they could be read.
     pub recorded: Option<Recorded>,
     pub quarantined: Vec<Quarantined>,
     pub enforcement: Option<Enforcement>,
@@ -41,7 +41,7 @@ pub struct Inspection {
     pub problem: Option<Unavailable>,
 }
 
-/// What the records of a pool say.
+/// The sums of the records of a pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Recorded {
     pub volumes: usize,
