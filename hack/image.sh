@@ -110,6 +110,7 @@ for arch in "$@"; do
     driver "$arch"
     controller "$arch"
 done
+[ $# -gt 1 ] || exit 0
 rm -rf "$target/image/oci"
 mkdir "$target/image/oci"
 for package in rootcellar rootcellar-fleet; do

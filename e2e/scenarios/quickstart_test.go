@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -116,7 +117,7 @@ func (s *scenario) publish() {
 	s.Helper()
 	packages := filepath.Join(os.Getenv("RUN"), "chart")
 	for _, arguments := range [][]string{
-		{"crane", "push", filepath.Join(target, "image/oci/rootcellar"), driverImage},
+		{"crane", "push", filepath.Join(target, "image/rootcellar-0.1.0-"+runtime.GOARCH+".tar"), driverImage},
 		{"helm", "package", filepath.Join(root, "deploy/chart"), "--destination", packages},
 		{"helm", "push", filepath.Join(packages, "rootcellar-0.1.0.tgz"), "oci://registry.example/charts"},
 	} {
