@@ -40,8 +40,8 @@ work() { # NAME COMMAND [argument...]
     shift
     times >"$REPORTS/$name.before"
     setsid setpriv --pdeathsig TERM "$@" >"$REPORTS/$name.log" 2>&1 </dev/null &
-    echo "$!" >"$REPORTS/$name.session"
-    trap 'kill -s TERM -- "-$!" 2>/dev/null || :; wait; exit 1' HUP INT TERM
+    trap 'trap "" HUP INT TERM; unfinished "$!" | tee -a "${STEPS:-/dev/null}"; kill -s TERM -- "-$!" 2>/dev/null || :
+        wait; exit 1' HUP INT TERM
     wait "$!" || status=$?
     times >"$REPORTS/$name.times"
     echo "$status $(minutes "$start") $(cpu_minutes "$REPORTS/$name.times" "$REPORTS/$name.before")" >"$REPORTS/$name.result"
@@ -71,13 +71,13 @@ step() { # NAME COMMAND [argument...]
     worker='' running=''
     report "$1"
 }
-# Shows the tests of a step that have not ended after a minute, and the threads that run, with the kernel's function
-# where each waits.
-# shellcheck disable=SC2317 # leave calls it
-unfinished() { # NAME
+# Shows the tests of a step that have not ended after a minute, and its threads with the function of the kernel where
+# each waits.
+# shellcheck disable=SC2317 # the trap of work calls it
+unfinished() { # SESSION
     awk '/^test .* has been running for over 60 seconds$/ { open[$2] } /^test .* \.\.\. / { delete open[$2] }
-        END { for (name in open) print "    | has not ended: " name }' "$REPORTS/$1.log"
-    for pid in $(pgrep --session "$(cat "$REPORTS/$1.session")"); do
+        END { for (name in open) print "    | has not ended: " name }' "$REPORTS/$name.log"
+    for pid in $(pgrep --session "$1"); do
         for task in /proc/"$pid"/task/*; do
             echo "    | process $pid, thread $(cat "$task/comm" 2>/dev/null): $(cat "$task/wchan" 2>/dev/null)"
         done
@@ -86,7 +86,6 @@ unfinished() { # NAME
 # shellcheck disable=SC2317 # the trap calls it
 leave() {
     trap '' HUP INT TERM
-    [ -z "$running" ] || unfinished "$running" | tee -a "${STEPS:-/dev/null}"
     [ -z "$worker" ] || kill -s TERM "$worker" 2>/dev/null || :
     [ -z "$guests" ] || kill -s TERM -- "-$guests" 2>/dev/null || :
     wait
@@ -146,7 +145,7 @@ guests=''
 report quota
 report poweroff
 step musl hack/musl.sh
-# The images for it are built by `make image` and for a release.
+# `make image` and a release build the images for arm64.
 step arm64 cargo check --locked --target aarch64-unknown-linux-musl --workspace --bins
 step demo cargo run --locked --example demo -- "$ROOTCELLAR"
 for fs in ext4 ext4-image ext4-block xfs set btrfs btrfs-squota ext4-prjquota xfs-prjquota; do step "sanity-$fs" csi-sanity/run.sh "$fs"; done
