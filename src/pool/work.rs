@@ -9,6 +9,9 @@ use crate::pool::store::error::{Error, Result};
 /// The short steps of which one reads the time, which is a system call on some machines.
 const STEPS: u32 = 32;
 
+/// A disk that does not answer for so long hangs, whatever it does.
+const LONGEST_REST: Duration = Duration::from_mins(10);
+
 /// One piece of work on a pool's disk; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work<'a> {
@@ -56,9 +59,9 @@ impl Work<'_> {
         self.pool.works.advance(self.number);
     }
 
-    /// Waits for an answer of the disk that may take minutes, which is no silence.
+    /// Waits for an operation of the disk that may take minutes. Meanwhile this work is no silence, up to a limit.
     pub(super) fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.pool.works.rest(self.number);
+        self.pool.works.rest(self.number, LONGEST_REST);
         let answer = wait();
         self.advance();
         answer

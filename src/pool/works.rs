@@ -16,7 +16,7 @@ pub(super) struct Works(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The time when each began, or advanced last.
+    /// The time when each began, advanced last, or ends its rest.
     waiting_since: BTreeMap<u64, Instant>,
     next: u64,
     calls: usize,
@@ -52,9 +52,10 @@ impl Works {
         lock(&self.0).waiting_since.insert(number, Instant::now());
     }
 
-    /// Notes that the work waits for something that may last, until it advances.
-    pub(super) fn rest(&self, number: u64) {
-        lock(&self.0).waiting_since.remove(&number);
+    /// Notes that the work may wait this long before its silence begins.
+    pub(super) fn rest(&self, number: u64, time: Duration) {
+        let end = Instant::now() + time;
+        lock(&self.0).waiting_since.insert(number, end);
     }
 
     pub(super) fn end(&self, number: u64, is_call: bool) {

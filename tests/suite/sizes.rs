@@ -457,7 +457,7 @@ fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_th
 /// The charge of a volume can be asked for at the moment at which its quota id ends. A fault would make the pool
 /// unavailable.
 ///
-/// Proves: G3.
+/// Proves: G2.
 #[test]
 fn a_charge_can_end_while_it_is_read() {
     require!(simple_quota);

@@ -30,10 +30,12 @@ fn pool() -> (TempDir, Pool) {
 }
 
 fn wait_for_silence(pool: &Pool) -> Duration {
+    let began = Instant::now();
     loop {
         if let Some(silence) = pool.silence() {
             return silence;
         }
+        assert!(began.elapsed() < Duration::from_mins(2), "no silence");
         sleep(Duration::from_millis(10));
     }
 }

@@ -41,11 +41,11 @@ fn many(driver: &Running, each: usize, size: u64) {
 
 fn work(driver: &Running, worker: usize, each: usize, size: u64) {
     let (mut deleted, mut round) = (0, 0);
-    let began = Instant::now();
+    let mut progress = Instant::now();
     while deleted < each {
         let status = || driver.pools()[0].status();
         assert!(
-            began.elapsed() < DEADLINE,
+            progress.elapsed() < DEADLINE,
             "{deleted} deleted: {:?}",
             status()
         );
@@ -55,6 +55,7 @@ fn work(driver: &Running, worker: usize, each: usize, size: u64) {
             Ok(made) => {
                 driver.delete(&made.id.to_string()).unwrap();
                 deleted += 1;
+                progress = Instant::now();
                 if round % 3 > 0 {
                     continue;
                 }

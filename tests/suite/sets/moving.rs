@@ -508,7 +508,7 @@ fn a_volume_that_is_being_moved_is_never_missed() {
                 eventually("the volume is moved", || {
                     match driver.move_to(&id, to, Users::Check) {
                         Ok(_) => true,
-                        // A process that another test begins has its files open until its exec.
+                        // A process that another test starts has these files open until the end of its exec.
                         Err(Error::Precondition(Refusal::InUse { .. })) => false,
                         Err(error) => {
                             assert_eq!(code_of(&error), Code::Aborted, "{error}");

@@ -88,7 +88,8 @@ impl Drop for Opened<'_> {
     }
 }
 
-/// Sets a flag at its end, also after a failed assertion: a thread that the flag ends would keep the test from ending.
+/// Sets a flag when it is dropped, also after a failed assertion. Otherwise a thread that waits for the flag would keep
+/// the test from ending.
 pub struct End<'a>(pub &'a AtomicBool);
 
 impl Drop for End<'_> {

@@ -155,9 +155,11 @@ impl BtrfsQuota {
         let Some(qgroups) = &self.qgroups else {
             return Ok(0);
         };
-        match read(qgroups, &format!("{LEVEL}_{id}/{name}"))? {
-            Some(value) => value.parse().map_err(|_| Errno::IO),
-            None => Ok(0),
+        match read(qgroups, &format!("{LEVEL}_{id}/{name}")) {
+            Ok(Some(value)) => value.parse().map_err(|_| Errno::IO),
+            // ENODEV: it was removed after the file was opened.
+            Ok(None) | Err(Errno::NODEV) => Ok(0),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -365,14 +367,14 @@ fn quota_id(qgroup_id: u64) -> Option<u32> {
     (OURS.contains(&id) && qgroup(id) == qgroup_id).then_some(id)
 }
 
-/// The line in a file of sysfs; `None` if the file does not exist. ENODEV: its qgroup was removed since it was opened.
+/// The line in a file of sysfs; `None` if the file does not exist.
 fn read(dir: &OwnedFd, path: &str) -> Result<Option<String>> {
     match os::open_file(dir, path).and_then(|file| os::read_all(&file, MAX_VALUE)) {
         Ok(bytes) => {
             let text = str::from_utf8(&bytes).map_err(|_| Errno::IO)?;
             Ok(Some(text.trim_end().to_owned()))
         }
-        Err(Errno::NOENT | Errno::NODEV) => Ok(None),
+        Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
