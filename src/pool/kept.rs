@@ -139,10 +139,14 @@ impl Pool {
                     .context("ask what a kept object uses")?,
                 None => kept.used.unwrap_or_default(),
             };
-            if let Some(bytes) = shares.freed_by(&kept.entry, charged) {
-                sum.bytes = sum.bytes.saturating_add(bytes);
-                objects.push((name, bytes));
-            }
+            let bytes = match shares.freed_by(&kept.entry, charged) {
+                Some(bytes) => bytes,
+                None if disk.accounts() => continue,
+                // Its size is reserved, and is free with its end.
+                None => 0,
+            };
+            sum.bytes = sum.bytes.saturating_add(bytes);
+            objects.push((name, bytes));
         }
         Ok(KeptSpace { objects, sum })
     }

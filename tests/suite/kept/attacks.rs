@@ -280,6 +280,24 @@ fn shared_blocks_are_no_space() {
     assert_eq!(pool.kept(), 0);
 }
 
+/// Where no usage is counted, the size of a kept volume counts as space, even if its blocks may be shared.
+///
+/// Proves: UD6, G3.
+#[test]
+fn sizes_are_space_where_blocks_may_be_shared() {
+    require!(loop_devices);
+    let pool = DiskNode::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
+    let source = pool.make("source", 40 * MIB, 1);
+    let copy = pool.driver.create_snapshot(&snapshot("s", source.id));
+    copy.unwrap();
+    let before = pool.capacity();
+    let old = pool.make("old", 150 * MIB, 1);
+    pool.delete(&old);
+    assert_eq!((pool.kept(), pool.capacity()), (1, before));
+    pool.create_after_waiting("new", before);
+    assert_eq!(pool.kept(), 0);
+}
+
 /// Between UNAVAILABLE and the new volume there is no other refusal, although XFS frees blocks late, above all
 /// those of a file in many parts.
 ///
