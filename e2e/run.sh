@@ -136,6 +136,7 @@ if [ "$what" = release ]; then
     [ -z "$(git status --porcelain)" ] || { echo "e2e: a release is built from a commit; commit or remove the changes first" >&2 && exit 1; }
     # The cluster has no Internet.
     step crates contained cargo fetch --locked
+    step packages contained hack/mkfs.sh amd64 arm64
 fi
 exec 9>&-
 case $what in
