@@ -84,15 +84,15 @@ impl Pool {
         let Some(name) = KeptName::new(&entry.directory, self.state.served_at_deletion()) else {
             return Ok(false);
         };
-        // Counted before it is moved, and reserved until then, so that nobody ends it meanwhile.
-        let known = KeptEntry {
-            returns: true,
-            ..KeptEntry::new(TrashEntry::new(&entry.record), disk.accounts())
-        };
-        self.state.add_kept(name.clone(), known);
+        let kept_entry = KeptEntry::new(TrashEntry::new(&entry.record), disk.accounts());
+        // Known before it is moved. Until then its record has its size, and nobody ends it.
+        let mut moving = kept_entry.clone();
+        moving.returns = true;
+        moving.entry.reserved = 0;
+        self.state.add_kept(name.clone(), moving);
         match disk.keep::<R>(kept, &entry.directory, &name.place()) {
             Ok(true) => {
-                self.state.set_returns(&name, false);
+                self.state.keep::<R>(entry.record.id(), name, kept_entry);
                 Ok(true)
             }
             Ok(false) => {
@@ -141,9 +141,9 @@ impl Pool {
             };
             let bytes = match shares.freed_by(&kept.entry, charged) {
                 Some(bytes) => bytes,
-                None if disk.accounts() => continue,
                 // Its size is reserved, and is free with its end.
-                None => 0,
+                None if !disk.accounts() && kept.entry.reserved > 0 => 0,
+                None => continue,
             };
             sum.bytes = sum.bytes.saturating_add(bytes);
             objects.push((name, bytes));

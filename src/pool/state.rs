@@ -371,6 +371,16 @@ impl PoolState {
         self.lock().index.add_kept(name, kept);
     }
 
+    /// Counts an object as a kept one in place of its record.
+    pub(super) fn keep<R: Resource>(&self, id: R::Id, name: KeptName, kept: KeptEntry) {
+        let index = &mut self.lock().index;
+        index.remove::<R>(id);
+        // Otherwise the pool was opened anew meanwhile.
+        if index.remove_kept(&name).is_some() {
+            index.add_kept(name, kept);
+        }
+    }
+
     pub(super) fn remove_kept(&self, name: &KeptName) {
         self.lock().index.remove_kept(name);
     }

@@ -57,6 +57,8 @@ impl Volumes {
         let more = Bytes(required.0.saturating_sub(size.0));
         let room = pool.reserve(&work, id, Some(&entry.record), more)?;
         let entry = pool.expand(&room, &entry, required)?;
+        // The record has the new size now, and an image may take seconds to grow.
+        drop(room);
         self.grow_image(&pool, &entry, &target)?;
         Ok(entry.record.size_bytes)
     }

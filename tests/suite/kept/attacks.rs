@@ -9,7 +9,7 @@ use linux::os::Step;
 use rootcellar::error::Error;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use support::faults::{Gate, Opened};
+use support::faults::{End, Gate, Opened};
 use support::loops::LoopMount;
 
 use super::*;
@@ -278,6 +278,47 @@ fn shared_blocks_are_no_space() {
     });
     pool.create_after_waiting("new", before + 60 * MIB);
     assert_eq!(pool.kept(), 0);
+}
+
+/// A volume counts once while it is being deleted: a creation needs no other kept volume's space then.
+///
+/// Proves: UD6.
+#[test]
+fn a_volume_counts_once_while_it_is_deleted() {
+    require!(mount_namespace);
+    let moving = Arc::new(AtomicBool::new(false));
+    let deleted = Arc::new(AtomicBool::new(false));
+    let (is_moving, goes_on) = (Arc::clone(&moving), Arc::clone(&deleted));
+    let fakes = Fakes::planned(move |step, name| {
+        if step == Step::Rename && name.to_string_lossy().starts_with("second-") {
+            is_moving.store(true, Ordering::SeqCst);
+            eventually("the creation has ended", || goes_on.load(Ordering::SeqCst));
+        }
+        Ok(())
+    });
+    let node = MemoryNode::new(&["default"]);
+    let option = node.options()[0].clone() + ",keep=1h";
+    let driver = node.volumes_of(&[option], &fakes);
+    deleted.store(true, Ordering::SeqCst);
+    for (volume, size) in [("first", SIZE / 10), ("second", SIZE / 2)] {
+        driver.create(&create(volume, size)).unwrap();
+    }
+    let [first, second] = ["first", "second"].map(|volume| {
+        let all = driver.list(usize::MAX, "").unwrap().objects;
+        let found = all.iter().find(|found| found.name.as_str() == volume);
+        found.unwrap().id.to_string()
+    });
+    driver.delete(&first).unwrap();
+    moving.store(false, Ordering::SeqCst);
+    deleted.store(false, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let _end = End(&deleted);
+        scope.spawn(|| driver.delete(&second).unwrap());
+        eventually("it is being moved", || moving.load(Ordering::SeqCst));
+        driver.create(&create("new", SIZE / 5)).unwrap();
+    });
+    assert_eq!(driver.pools()[0].status().kept, 2);
+    assert_eq!(driver.pools()[0].status().reserved, Bytes(SIZE / 5));
 }
 
 /// Where no usage is counted, the size of a kept volume counts as space, even if its blocks may be shared.
