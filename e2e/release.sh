@@ -9,8 +9,9 @@ set -eu
 cd "$(dirname "$0")/.."
 export CARGO_NET_OFFLINE=true GOPROXY=off
 for name in provisioner registrar resizer snapshotter snapshot-controller; do
-    image=$(tar -xOf "$PARTS/images/$name.tar" manifest.json | jq -r '.[0].RepoTags[0]')
-    crane push "$PARTS/images/$name.tar" "registry.example/${image#*/}" >>"$RUN/log/release" 2>&1
+    for image in $(tar -xOf "$PARTS/images/$name.tar" manifest.json | jq -r '.[0].RepoTags[]'); do
+        crane push "$PARTS/images/$name.tar" "registry.example/${image#*/}" >>"$RUN/log/release" 2>&1
+    done
 done
 for clone in 1 2; do
     git clone --quiet . "$RUN/clone$clone"
