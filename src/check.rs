@@ -142,7 +142,6 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Names the pool that a path without one held before.
     fn mount(&mut self, place: &Place) {
         let path = self.options.path.display();
         if !place.is_mount_root {

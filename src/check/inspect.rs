@@ -150,9 +150,7 @@ pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Ve
     let outcomes = options.iter().zip(looks).map(|(options, outcome)| {
         let left = deadline.saturating_duration_since(Instant::now());
         outcome.recv_timeout(left).unwrap_or_else(|_| Inspection {
-            problem: Some(Unavailable::Silent {
-                seconds: patience.as_secs(),
-            }),
+            problem: Some(Unavailable::silent(patience)),
             ..Inspection::nothing_yet(options)
         })
     });

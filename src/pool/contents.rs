@@ -179,7 +179,6 @@ impl Pool {
         if !is_kept {
             self.move_to_trash(&disk, entry)?;
         }
-        self.state.remove::<R>(entry.record.id());
         self.measure_member(&disk);
         self.trash.notify();
         Ok(())
@@ -194,7 +193,9 @@ impl Pool {
         if matches!(moved, Ok(false) | Err(Fault { sync: false, .. })) {
             self.state.remove_from_trash(place.as_ref());
         }
-        moved.map(drop).map_err(|fault| self.classify(fault))
+        moved.map_err(|fault| self.classify(fault))?;
+        self.state.remove::<R>(entry.record.id());
+        Ok(())
     }
 
     /// A volume's `data/` on the pool's own mount, for a bind mount. Close the descriptor soon, because

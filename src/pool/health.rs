@@ -39,8 +39,7 @@ impl Pool {
             .why_unavailable()
             .map(|reason| condition(Impairment::PoolUnavailable, reason.without_ids()));
         let silent = self.silence().map(|silence| {
-            let seconds = silence.as_secs();
-            let problem = Unavailable::Silent { seconds }.to_string();
+            let problem = Unavailable::silent(silence).to_string();
             condition(Impairment::DiskNotAnswering, problem)
         });
         let backing = self.state.backing();

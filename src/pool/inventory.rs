@@ -22,9 +22,7 @@ impl Pool {
         let status = self.remembered();
         let disk = self.disk().ok();
         let free = disk.and_then(|disk| self.state.remembered(&self.policy(&disk), Duration::MAX));
-        let silent = status.silence.map(|silence| Unavailable::Silent {
-            seconds: silence.as_secs(),
-        });
+        let silent = status.silence.map(Unavailable::silent);
         let unavailable = status.unavailable.or(silent);
         let (ids, moving) = self.state.read(|index| {
             let volumes =

@@ -22,7 +22,6 @@ use crate::pool::store::error::{Busy, Error, Result};
 use crate::pool::store::kept::{KeptEntry, KeptName};
 use crate::pool::store::record::{SnapshotRecord, Unreadable};
 use crate::pool::store::trash::TrashEntry;
-use crate::pool::store::unavailable::Unavailable;
 use crate::pool::work::Work;
 
 /// How often the space of the disk is inspected while objects are kept, because pods write without notice.
@@ -97,6 +96,7 @@ impl Pool {
             }
             Ok(false) => {
                 self.state.remove_kept(&name);
+                self.state.remove::<R>(entry.record.id());
                 Ok(true)
             }
             Err(fault) if fault.is_full() => {
@@ -284,10 +284,7 @@ impl Pool {
         if all.is_empty() {
             return Ok(None);
         }
-        if let Some(silence) = self.silence() {
-            let seconds = silence.as_secs();
-            return Err(self.unavailable(Unavailable::Silent { seconds }));
-        }
+        self.check_answers()?;
         let (_work, disk) = (self.begin()?, self.disk()?);
         let Some(kept) = &disk.homes.kept else {
             return Ok(None);

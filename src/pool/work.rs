@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::pool::base::Pool;
 use crate::pool::store::error::{Error, Result};
+use crate::pool::store::unavailable::Unavailable;
 
 /// The short steps of which one reads the time, which is a system call on some machines.
 const STEPS: u32 = 32;
@@ -50,6 +51,12 @@ impl Pool {
     pub fn silence(&self) -> Option<Duration> {
         let silence = self.works.silence();
         silence.filter(|waited| *waited >= self.context.patience)
+    }
+
+    /// Fails if the disk does not answer.
+    pub(crate) fn check_answers(&self) -> Result<()> {
+        let silent = self.silence().map(Unavailable::silent);
+        silent.map_or(Ok(()), |reason| Err(self.unavailable(reason)))
     }
 }
 

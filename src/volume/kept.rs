@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, Refusal, Result};
 use crate::pool::{
-    Deletion, Kept, KeptEntry, KeptName, Pool, Purge, Resource, SnapshotRecord, Unavailable,
-    VolumeRecord,
+    Deletion, Kept, KeptEntry, KeptName, Pool, Purge, Resource, SnapshotRecord, VolumeRecord,
 };
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::pools::open_id;
@@ -149,13 +148,8 @@ impl Volumes {
         let mut purged = 0;
         let mut refusal = None;
         for pool in self.pools().iter() {
-            if let Some(silence) = pool.silence() {
-                let seconds = silence.as_secs();
-                let reason = Unavailable::Silent { seconds };
-                refusal = Some(pool.unavailable(reason));
-                continue;
-            }
-            match pool.begin().and_then(|_work| pool.purge(wanted)) {
+            let begun = pool.check_answers().and_then(|()| pool.begin());
+            match begun.and_then(|_work| pool.purge(wanted)) {
                 Ok(count) => purged += count,
                 // The others are purged still.
                 Err(error) => refusal = Some(error),

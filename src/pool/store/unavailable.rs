@@ -1,5 +1,7 @@
 //! The reasons why a pool cannot be used.
 
+use std::time::Duration;
+
 use linux::fault::Fault;
 use objects::{NodeName, PoolId, PoolName, without_pool_ids};
 use rustix::io::Errno;
@@ -86,6 +88,12 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
+    /// A disk that has not answered for this time.
+    pub(crate) fn silent(time: Duration) -> Self {
+        let seconds = time.as_secs();
+        Self::Silent { seconds }
+    }
+
     /// The pool that is there instead, if another one is.
     pub(crate) fn found(&self) -> Option<PoolId> {
         match self {
