@@ -24,18 +24,11 @@ import (
 	"strings"
 )
 
-const (
-	// Free relatives per 1,000 words at which Markdown or comments fail.
-	maxRelatives = 2.0
-	// Words of the pages that a reader is expected to read.
-	maxWords = 33400
-)
+// Free relatives per 1,000 words at which Markdown or comments fail.
+const maxRelatives = 2.0
 
 // Neither written here nor by hand.
 var excluded = regexp.MustCompile(`^(?:LICENSE|proto/csi\.proto|deploy/install/.*/rootcellar\.yaml|.*\.sum|.*\.lock)$`)
-
-// The pages with a budget of words, without the tables that scripts write into them.
-var budgeted = regexp.MustCompile(`^(?:README|CONTRIBUTING|docs/[^/]+)\.md$`)
 
 func main() {
 	verdict, err := run(os.Args[1:])
@@ -65,8 +58,6 @@ type report struct {
 	findings map[string][]finding
 	// Free relatives, by area, and in all Markdown and all comments.
 	areas, kinds map[string]count
-	// Words of the pages with a budget.
-	budget int
 }
 
 func run(files []string) (bool, error) {
@@ -100,15 +91,6 @@ func (r *report) read(p page, list bool) {
 	}
 	if p.kind() == "Markdown" {
 		r.add(p, "LineBreaks", lineBreaks(p.lines))
-	}
-	if budgeted.MatchString(p.name) {
-		generated := false
-		for _, line := range p.lines {
-			generated = (generated || strings.HasPrefix(line, "<!-- begin: ")) && !strings.HasPrefix(line, "<!-- end: ")
-			if !generated {
-				r.budget += len(strings.Fields(line))
-			}
-		}
 	}
 }
 
@@ -167,11 +149,6 @@ func (r *report) summary(rules map[string]int) (bool, error) {
 		rate := r.kinds[kind].rate()
 		result("Relatives in "+kind, rate >= maxRelatives, fmt.Sprintf("%.1f per 1,000 words; must be below %.1f; hack/prose.sh FILE... lists them", rate, maxRelatives))
 	}
-	budget := fmt.Sprintf("%d words in README.md, CONTRIBUTING.md and docs; at most %d", r.budget, maxWords)
-	if over := r.budget - maxWords; over > 0 {
-		budget += fmt.Sprintf("; shorten a page by %d, where it repeats another one", over)
-	}
-	result("Budget", r.budget > maxWords, budget)
 	fmt.Printf("%d passed, %d failed, 0 skipped\n", passed, failed)
 	return failed == 0, nil
 }
