@@ -6,7 +6,6 @@ use linux::filesystem::Filesystem;
 use linux::image::{Format, FormatFault};
 use linux::mount::{self, UsersUnknown};
 use objects::{AccessMode, Bytes, Invalid, PoolId, PoolName, SnapshotName, VolumeId, VolumeName};
-use rustix::fs::StatVfsMountFlags;
 
 use crate::error::host::{Cause, HostRefusal};
 use crate::pool::{self, Source, Unavailable};
@@ -247,12 +246,11 @@ pub enum Difference {
     OfVolume(VolumeId),
     #[error("it does not show volume {id}")]
     OtherContent { id: String },
-    #[error("it has {has:?}, asked for are {asked:?}")]
-    Flags {
-        has: StatVfsMountFlags,
-        asked: StatVfsMountFlags,
-    },
-    #[error("it is used as {has:?}, not as {asked:?}")]
+    #[error(
+        "it lacks the option {0}, which the request has; delete the pod that has it, and start it again"
+    )]
+    Option(&'static str),
+    #[error("it is used as {}, not as {}; delete the pod that has it first", .has.as_str(), .asked.as_str())]
     Mode { has: AccessMode, asked: AccessMode },
     #[error("it is a file; remove it")]
     File,

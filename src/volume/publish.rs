@@ -119,7 +119,7 @@ impl Volumes {
         }
     }
 
-    /// Checks that the mount at a target is this volume with these options and this access mode.
+    /// Checks that the mount at a target is this volume, has each requested option, and is used in this access mode.
     fn check_same_mount(
         &self,
         target: &Target,
@@ -138,16 +138,16 @@ impl Volumes {
             let id = request.id.clone();
             return Err(differs(Difference::OtherContent { id }));
         }
-        let base = source.base().map_err(failed)?;
         let (asked, has) = match source {
+            // The mount of its node has the options of `/dev`.
             Mountable::Device { .. } => (
-                options.flags & StatVfsMountFlags::RDONLY,
+                MountOptions::of_flags(options.flags & StatVfsMountFlags::RDONLY),
                 self.mounter.device_flags(target, mounted, content)?,
             ),
-            _ => (options.expected(base), self.mounter.flags(target)?),
+            _ => (options, self.mounter.flags(target)?),
         };
-        if asked != has {
-            return Err(differs(Difference::Flags { has, asked }));
+        if let Some(option) = asked.lacking(has) {
+            return Err(differs(Difference::Option(option)));
         }
         let asked = request.capability.access_mode;
         match self.publications.at(target.path()) {

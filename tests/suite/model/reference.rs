@@ -293,7 +293,13 @@ impl Model {
             return Err(Code::AlreadyExists);
         }
         if let Some(there) = self.mounts.get_mut(&target) {
-            let same = there.name == name && there.options == options;
+            // Options that the request does not list are not compared.
+            let is_read_only = |flags: StatVfsMountFlags| flags.contains(StatVfsMountFlags::RDONLY);
+            let has = there.options;
+            let same = there.name == name
+                && is_read_only(has.flags) == is_read_only(flags)
+                && has.flags.contains(flags)
+                && asked.atime.is_none_or(|atime| has.atime == Some(atime));
             if !same || there.mode.is_some_and(|before| before != access) {
                 return Err(Code::AlreadyExists);
             }

@@ -13,6 +13,7 @@ use tonic::Code;
 use super::{mount_tmpfs, mounts_at, one_volume, umount};
 use support::Node;
 use support::disk::{Disk, FILESYSTEMS};
+use support::loops::run;
 use support::messages::{capability, publish, publish_with, refused};
 use support::require;
 use support::server::Server;
@@ -181,8 +182,52 @@ async fn a_publish_that_is_repeated_mounts_once() {
     }
 }
 
-/// A target where the volume is mounted with other options, or where something else is mounted, is
-/// `ALREADY_EXISTS`. The present mount stays.
+/// An administrator may remount the disk of a pool with other options at any time, for example because a hardening
+/// guide says so. The mounts of running pods keep their options, and the kubelet repeats their publications: they
+/// succeed, also after a restart of the driver, because a request is compared with the options that it lists.
+///
+/// Proves: M3.
+#[tokio::test]
+async fn a_repeated_publish_succeeds_after_the_disk_was_remounted() {
+    const REMOUNTS: [&str; 5] = [
+        "noatime",
+        "nodev,nosuid,noexec",
+        "relatime,dev,suid,exec",
+        "strictatime",
+        "nodiratime",
+    ];
+    require!(loop_devices);
+    for filesystem in FILESYSTEMS {
+        let (node, disk, server, mut clients) = Server::on_new_disk(Disk::new(filesystem)).await;
+        let id = clients.make("pvc-1", 1 << 20).await;
+        let (plain, listed) = (node.target("plain"), node.target("listed"));
+        let options = ["nosuid", "noatime"];
+        clients.publish(publish(&id, &plain)).await.unwrap();
+        clients.publish_as(&id, &listed, &options).await;
+        let before = [mounts_at(&plain), mounts_at(&listed)];
+        for remount in REMOUNTS {
+            run(Command::new("mount")
+                .args(["-o", &format!("remount,{remount}")])
+                .arg(disk.path()));
+            clients.publish(publish(&id, &plain)).await.unwrap();
+            clients.publish_as(&id, &listed, &options).await;
+        }
+        let (_server, mut clients) = server.restart(&node, &[disk.option()]).await;
+        clients.publish(publish(&id, &plain)).await.unwrap();
+        clients.publish_as(&id, &listed, &options).await;
+        assert_eq!(
+            [mounts_at(&plain), mounts_at(&listed)],
+            before,
+            "{filesystem}"
+        );
+        for target in [plain, listed] {
+            clients.unpublish_soon(&id, &target).await;
+        }
+    }
+}
+
+/// A target where the volume lacks a requested option, is read-only although the request is not, or where something
+/// else is mounted, is `ALREADY_EXISTS`, and the message names the option. The present mount stays.
 ///
 /// Proves: M3.
 #[tokio::test]
@@ -197,25 +242,27 @@ async fn another_mount_at_the_target_is_already_exists() {
         ..publish_with(&id, &target, &["nosuid"])
     };
     let cases = [
-        ("fewer options", publish(&id, &target)),
-        (
-            "more options",
-            publish_with(&id, &target, &["nosuid", "nodev"]),
-        ),
-        ("read-only", read_only),
-        ("another volume", publish_with(&other, &target, &["nosuid"])),
+        ("nodev", publish_with(&id, &target, &["nosuid", "nodev"])),
+        ("noatime", publish_with(&id, &target, &["noatime"])),
+        ("strictatime", publish_with(&id, &target, &["strictatime"])),
+        ("ro", read_only),
     ];
     let before = mounts_at(&target);
-    for (case, request) in cases {
-        let says = target.to_str().unwrap();
-        refused(
-            case,
-            clients.publish(request).await,
-            Code::AlreadyExists,
-            says,
-        );
-        assert_eq!(mounts_at(&target), before, "{case}");
+    for (option, request) in cases {
+        let says = format!("lacks the option {option},");
+        let answer = clients.publish(request).await;
+        refused(option, answer, Code::AlreadyExists, &says);
+        assert_eq!(mounts_at(&target), before, "{option}");
     }
+    let request = publish_with(&other, &target, &["nosuid"]);
+    let answer = clients.publish(request).await;
+    refused("another volume", answer, Code::AlreadyExists, "show volume");
+    assert_eq!(mounts_at(&target), before);
+    clients.publish(publish(&id, &target)).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
+    clients.publish_as(&id, &target, &["ro"]).await;
+    let answer = clients.publish(publish(&id, &target)).await;
+    refused("rw", answer, Code::AlreadyExists, "lacks the option rw,");
     clients.delete(&other).await.unwrap();
     clients.unpublish_soon(&id, &target).await;
 

@@ -16,8 +16,7 @@ use crate::sys;
 use super::error::{Error, Result};
 use super::guard::private_clone;
 use super::interface::{Mountable, Mounter, Prepared};
-use super::options::FLAGS;
-use super::options::{Atime, MountOptions};
+use super::options::{Atime, FLAGS, MountOptions, described};
 use super::table::MountTable;
 use super::target::Target;
 
@@ -67,8 +66,10 @@ impl Mounter for KernelMounter {
         let expected = options.expected(base);
         if flags != expected {
             return Err(Error::Internal(format!(
-                "the mount for {} shows flags {flags:?} instead of {expected:?}",
-                target.path().display()
+                "the mount for {} has the options {} instead of {}",
+                target.path().display(),
+                described(flags),
+                described(expected)
             )));
         }
         Ok(Prepared {

@@ -33,6 +33,26 @@ pub enum Atime {
     Strictatime,
 }
 
+impl Atime {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Noatime => "noatime",
+            Self::Relatime => "relatime",
+            Self::Strictatime => "strictatime",
+        }
+    }
+
+    fn of(flags: StatVfsMountFlags) -> Self {
+        if flags.contains(StatVfsMountFlags::NOATIME) {
+            Self::Noatime
+        } else if flags.contains(StatVfsMountFlags::RELATIME) {
+            Self::Relatime
+        } else {
+            Self::Strictatime
+        }
+    }
+}
+
 /// The checked mount options of one capability. Other flags stay as on the pool's own mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountOptions {
@@ -55,6 +75,14 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
+    /// Options with these flags alone.
+    pub fn of_flags(flags: StatVfsMountFlags) -> Self {
+        Self {
+            flags,
+            ..Self::default()
+        }
+    }
+
     /// The supported options, for messages.
     pub const KNOWN: &str =
         "ro, rw, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow";
@@ -106,17 +134,23 @@ impl MountOptions {
 
     /// The names of the options, which [`MountOptions::parse`] accepts.
     pub fn names(self) -> Vec<&'static str> {
-        let flags = FLAGS
-            .iter()
-            .filter(|(_, flag, _)| self.flags.contains(*flag));
-        let mut names: Vec<&str> = flags.map(|(name, ..)| *name).collect();
+        let mut names = names_of(self.flags);
         names.extend(self.read_write.then_some("rw"));
-        names.extend(self.atime.map(|atime| match atime {
-            Atime::Noatime => "noatime",
-            Atime::Relatime => "relatime",
-            Atime::Strictatime => "strictatime",
-        }));
+        names.extend(self.atime.map(Atime::as_str));
         names
+    }
+
+    /// The first requested option that a mount with the flags `has` lacks, or `rw` if the mount is read-only and the
+    /// request is not. Any other option of the mount may come from the mount of the pool, which an administrator can
+    /// remount while the volume is mounted, so it is not compared.
+    pub fn lacking(self, has: StatVfsMountFlags) -> Option<&'static str> {
+        let is_read_only = has.contains(StatVfsMountFlags::RDONLY);
+        if is_read_only && !self.flags.contains(StatVfsMountFlags::RDONLY) {
+            return Some("rw");
+        }
+        let atime = self.atime.filter(|asked| *asked != Atime::of(has));
+        let missing = names_of(self.flags - has).into_iter().next();
+        missing.or(atime.map(Atime::as_str))
     }
 
     /// The flags of statvfs(2) on a mount with these options whose source has the flags `base`.
@@ -134,6 +168,19 @@ impl MountOptions {
     pub fn visible() -> StatVfsMountFlags {
         FLAGS.iter().fold(ATIME, |all, (_, flag, _)| all | *flag)
     }
+}
+
+/// The names of the options that set these flags; those of access times are left out.
+fn names_of(flags: StatVfsMountFlags) -> Vec<&'static str> {
+    let set = FLAGS.iter().filter(|(_, flag, _)| flags.contains(*flag));
+    set.map(|(name, ..)| *name).collect()
+}
+
+/// The options of a mount with these flags, for messages.
+pub(super) fn described(flags: StatVfsMountFlags) -> String {
+    let mut names = names_of(flags);
+    names.push(Atime::of(flags).as_str());
+    names.join(", ")
 }
 
 fn invalid(problem: impl Into<String>) -> Invalid {
