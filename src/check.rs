@@ -131,7 +131,8 @@ impl Examination<'_> {
         self.enforcement(&opened, &place)?;
         self.snapshots(&opened)?;
         self.space(&opened, &place)?;
-        self.records();
+        self.records(&opened);
+        self.protection(&opened)?;
         self.moves(&opened);
         let owners = self.limits(&opened)?;
         self.sizes(&opened);
@@ -179,14 +180,16 @@ impl Examination<'_> {
             return Ok(());
         };
         let volumes = opened.index.volumes().map(|entry| entry.record.enforcement);
-        let (level, what) = match volumes.filter(|by| *by != Enforcement::None).count() {
-            0 => (Level::Note, format!("sizes are not enforced: {reason}")),
+        let promising = volumes.filter(|by| *by != Enforcement::None).count();
+        let (level, what, then) = match promising {
+            0 => (Level::Note, format!("sizes are not enforced: {reason}"), ""),
             volumes => (
                 Level::Wrong,
                 format!("sizes are not enforced, and {volumes} volumes promise it: {reason}"),
+                advice::after_quota(filesystem),
             ),
         };
-        self.find(level, About::Enforcement, what, remedy.clone());
+        self.find(level, About::Enforcement, what, format!("{remedy}{then}"));
         self.traits.remedy = Some(remedy);
         Ok(())
     }
@@ -212,16 +215,36 @@ impl Examination<'_> {
         Ok(())
     }
 
-    fn records(&mut self) {
+    fn records(&mut self, opened: &OpenPool) {
         let quarantined = self.report.pool.quarantined.clone();
         if quarantined.is_empty() {
             self.find(Level::Ok, About::Records, "every record is sound", None);
         }
         for Quarantined { path, reason, .. } in quarantined {
             let what = format!("quarantined, not touched: {reason}");
-            let remedy = advice::quarantined(&self.options.path, &path);
+            let remedy = advice::of_emptied(opened, &path)
+                .unwrap_or_else(|| advice::quarantined(&self.options.path, &path));
             self.find_of(Level::Wrong, About::Records, &path, what, remedy);
         }
+    }
+
+    /// Finds the pool's own directories and files that other users may read or change.
+    fn protection(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+        let exposed = pool::exposed(&opened.root, &opened.index)?;
+        let Some(first) = exposed.first() else {
+            return Ok(());
+        };
+        let what = format!(
+            "{} of its own directories and files are open to other users than root; {} has mode {:04o} and \
+             owner {}",
+            exposed.len(),
+            first.path.display(),
+            first.mode,
+            first.uid
+        );
+        let remedy = format!("{}, which sets owner and mode right", advice::RESTART);
+        self.find(Level::Wrong, About::Records, what, remedy);
+        Ok(())
     }
 
     /// Finds the copies that unfinished moves left.

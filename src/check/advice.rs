@@ -1,13 +1,15 @@
 //! The way out of each finding, as commands where possible.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use linux::filesystem::Filesystem;
 use linux::mount::Place;
 use linux::quota::Enforcement;
 
-use crate::pool::quoted;
+use crate::check::inspect::OpenPool;
 use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
+use crate::pool::{layout, quoted, read_emptied};
 
 /// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";
@@ -22,6 +24,18 @@ pub(super) fn split(text: &str) -> (String, Option<String>) {
     match text.split_once("; ") {
         Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
         None => (text.to_owned(), None),
+    }
+}
+
+/// What remains to be done for the volumes of a pool after its quota was enabled. A btrfs without quota forgets which
+/// subvolume belongs to which limit.
+pub(super) fn after_quota(filesystem: Filesystem) -> &'static str {
+    match filesystem {
+        Filesystem::Btrfs => {
+            "; then these volumes cannot be published until you have run the commands that rootcellar check \
+             prints for each, so delete their pods first"
+        }
+        _ => "",
     }
 }
 
@@ -41,7 +55,28 @@ pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
     } else {
         (VolumeRecord::FILE, VolumeRecord::HOME)
     };
-    format!("write its {file} anew, or move {path} out of {home}; then {RESTART}")
+    let name = entry.file_name().and_then(OsStr::to_str);
+    if name.and_then(layout::hash_of).is_none() {
+        return format!(
+            "move {path} out of {home}, where only the driver's own directories may be; then {RESTART}"
+        );
+    }
+    format!("write its {file} again, or move {path} out of {home}; then {RESTART}")
+}
+
+/// Deletes an entry in quarantine whose `data/` somebody removed by hand; `None` for any other entry.
+pub(super) fn of_emptied(opened: &OpenPool, entry: &Path) -> Option<String> {
+    let (pool, name) = (opened.marker.id, entry.file_name()?);
+    let delete = if entry.starts_with(SnapshotRecord::HOME) {
+        let found = read_emptied::<SnapshotRecord>(&opened.homes.snapshots, name, pool);
+        format!("snapshot delete {}", found.ok()??.record.id)
+    } else {
+        let found = read_emptied::<VolumeRecord>(&opened.homes.volumes, name, pool);
+        format!("volume delete {}", found.ok()??.record.id)
+    };
+    Some(format!(
+        "rootcellar {delete}; or delete its object in the cluster, because nothing but its record is left here"
+    ))
 }
 
 /// Sets the project id of a tree. Only a directory accepts the flag by which new entries inherit it,
@@ -67,18 +102,71 @@ pub(super) fn retag(id: u32, data: &Path) -> String {
     format!("{tag}; hostUsers: false keeps a pod from doing that")
 }
 
+/// The `data/` of a volume or snapshot that is not charged to the quota id in its record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Uncharged<'a> {
+    pub(super) data: &'a Path,
+    pub(super) pool: &'a Path,
+    /// The recorded quota id.
+    pub(super) id: u32,
+    /// The quota id that it is charged to.
+    pub(super) found: Option<u32>,
+    /// On btrfs, whether it is a subvolume. A copy of a pool's files has plain directories instead.
+    pub(super) is_subvolume: bool,
+    /// On btrfs, whether the qgroup of the quota id exists. Disabling quota removes all.
+    pub(super) has_qgroup: bool,
+    /// Whether it has an image, whose blocks btrfs is to overwrite in place.
+    pub(super) is_image: bool,
+    /// Whether it is a snapshot's.
+    pub(super) is_read_only: bool,
+}
+
 /// Charges a volume's data to the quota id in its record.
-pub(super) fn charge(enforcement: Enforcement, id: u32, data: &Path, pool: &Path) -> String {
-    let data = quoted(data);
-    match enforcement {
-        Enforcement::Project => format!("{}; then {RESTART}", tag(id, &data)),
-        Enforcement::Squota | Enforcement::None => format!(
-            "if it is a subvolume, btrfs qgroup assign 0/$(btrfs inspect-internal rootid {data}) \
-             1/{id} {0}; then {RESTART}. If quota was disabled meanwhile, first \
-             btrfs qgroup create 1/{id} {0}. If it is no subvolume, copy it to a new volume",
-            quoted(pool)
-        ),
+pub(super) fn charge(enforcement: Enforcement, uncharged: Uncharged<'_>) -> String {
+    let commands = match enforcement {
+        Enforcement::Project => tag(uncharged.id, &quoted(uncharged.data)),
+        Enforcement::Squota | Enforcement::None => charge_on_btrfs(uncharged),
+    };
+    format!("{commands}; then {RESTART}")
+}
+
+/// A directory becomes a subvolume by a copy, because btrfs charges subvolumes alone. The copy shares no blocks: those
+/// stay charged to nobody. The directory is complete in one place or the other at each moment.
+fn charge_on_btrfs(uncharged: Uncharged<'_>) -> String {
+    let Uncharged { data, id, .. } = uncharged;
+    let pool = quoted(uncharged.pool);
+    let assign = |at: &str| {
+        let own = format!("0/$(btrfs inspect-internal rootid {at})");
+        let leave = uncharged.found.map_or(String::new(), |found| {
+            format!("btrfs qgroup remove {own} 1/{found} {pool} && ")
+        });
+        format!("{leave}btrfs qgroup assign {own} 1/{id} {pool}")
+    };
+    let create = if uncharged.has_qgroup {
+        String::new()
+    } else {
+        format!("btrfs qgroup create 1/{id} {pool} && ")
+    };
+    let at = quoted(data);
+    if uncharged.is_subvolume {
+        return format!("{create}{}", assign(&at));
     }
+    let [new, old] = ["data.new", "data.old"].map(|name| quoted(&data.with_file_name(name)));
+    let in_place = if uncharged.is_image {
+        format!("chattr +C {new} && ")
+    } else {
+        String::new()
+    };
+    let freeze = if uncharged.is_read_only {
+        format!(" && btrfs property set {at} ro true")
+    } else {
+        String::new()
+    };
+    format!(
+        "{create}btrfs subvolume create {new} && {} && {in_place}cp --archive --reflink=never {at}/. {new}/ && \
+         mv -T {at} {old} && mv -T {new} {at} && rm -rf {old}{freeze}",
+        assign(&new)
+    )
 }
 
 /// Makes a filesystem count again.

@@ -12,11 +12,11 @@ use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::{Entry, layout};
+use crate::pool::{Entry, Record, SnapshotRecord, layout};
 use crate::pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
 use crate::pool::{Resource, load, read_entry};
 
-use super::advice;
+use super::advice::{self, Uncharged};
 use super::examination::Examination;
 use super::report::{About, Level};
 use super::usage::Owner;
@@ -52,6 +52,7 @@ impl Examination<'_> {
         for entry in opened.index.snapshots() {
             owners.extend(self.owner(opened, entry, &ledger)?);
         }
+        self.kept_limits(opened)?;
         self.copies(opened, &ledger.recorded);
         self.leftovers(opened, ledger.charges)?;
         if self.report.findings.len() == before {
@@ -114,18 +115,58 @@ impl Examination<'_> {
                 ),
             ),
             LimitState::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
-                let found = described(found);
-                let data = self.options.path.join(at).join(layout::DATA);
-                let enforcement = opened.quota.enforcement();
-                (
-                    format!(
-                        "its data is charged to {found}, and its record says quota_id {recorded}"
-                    ),
-                    advice::charge(enforcement, recorded, &data, &self.options.path),
-                )
+                self.uncharged(opened, at, recorded, found)
             }
         };
         self.find_of(Level::Wrong, About::Limits, at, what, remedy);
+    }
+
+    /// The finding about data that is charged to another quota id than its record says, and the way out.
+    fn uncharged(
+        &self,
+        opened: &OpenPool,
+        at: &Path,
+        recorded: u32,
+        found: Option<u32>,
+    ) -> (String, String) {
+        let data = os::open_dir(&opened.root, at.join(layout::DATA));
+        let image = os::status_at(&opened.root, at.join(layout::DATA).join(layout::IMAGE));
+        let charges = opened.quota.charges().unwrap_or_default();
+        let uncharged = Uncharged {
+            data: &self.options.path.join(at).join(layout::DATA),
+            pool: &self.options.path,
+            id: recorded,
+            found,
+            is_subvolume: data.is_ok_and(|data| os::is_subvolume(data) == Ok(true)),
+            has_qgroup: charges.iter().any(|(id, _)| *id == recorded),
+            is_image: image.is_ok(),
+            is_read_only: at.starts_with(SnapshotRecord::HOME),
+        };
+        let found = described(found);
+        (
+            format!("its data is charged to {found}, and its record says quota_id {recorded}"),
+            advice::charge(opened.quota.enforcement(), uncharged),
+        )
+    }
+
+    /// Finds kept objects that an undeletion would refuse, because their data is charged elsewhere.
+    fn kept_limits(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+        for (name, kept) in opened.index.kept().iter() {
+            let above = Path::new(layout::META).join(layout::KEPT);
+            let at = above.join(name.place());
+            let Some(recorded) = kept.entry.quota_id else {
+                continue;
+            };
+            let Ok(data) = os::open_dir(&opened.root, at.join(layout::DATA)) else {
+                continue;
+            };
+            let found = opened.quota.charged_to(data.as_fd()).context(READ_LIMITS)?;
+            if found != Some(recorded) {
+                let (what, remedy) = self.uncharged(opened, &at, recorded, found);
+                self.find_of(Level::Wrong, About::Limits, &at, what, remedy);
+            }
+        }
+        Ok(())
     }
 
     /// Finds quarantined trees that are charged to the quota id of a volume, as a manual copy is.

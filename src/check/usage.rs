@@ -18,7 +18,7 @@ use crate::check::inspect::OpenPool;
 use crate::pool::layout;
 use crate::pool::quoted;
 
-use super::advice;
+use super::advice::{self, Uncharged};
 use super::examination::Examination;
 use super::report::{About, Level};
 
@@ -166,7 +166,19 @@ impl Examination<'_> {
             let (id, pool) = (owner.id, &self.options.path);
             let remedy = match opened.quota.enforcement() {
                 Enforcement::Project => advice::retag(id, &data),
-                enforcement => advice::charge(enforcement, id, &data.join(&found.first), pool),
+                enforcement => {
+                    let uncharged = Uncharged {
+                        data: &data.join(&found.first),
+                        pool,
+                        id,
+                        found: Some(stray_id).filter(|stray| *stray != 0),
+                        is_subvolume: true,
+                        has_qgroup: true,
+                        is_image: false,
+                        is_read_only: false,
+                    };
+                    advice::charge(enforcement, uncharged)
+                }
             };
             self.find_of(Level::Wrong, About::Usage, &owner.path, what, remedy);
         }

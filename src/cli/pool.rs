@@ -41,6 +41,10 @@ pub(super) enum PoolCommand {
     )]
     Init(PlaceArgs),
     /// Switch on simple quota on the btrfs of a pool, so that the sizes of later volumes are enforced
+    ///
+    /// Volumes whose sizes were enforced before quota was off, or before their files were copied to this btrfs, need
+    /// the commands that `rootcellar check` prints for each. Until then they cannot be published, so delete their pods
+    /// first.
     #[command(
         after_help = "Example:\n  rootcellar pool enable-quota /var/lib/rootcellar/pools/fast"
     )]
@@ -170,10 +174,19 @@ fn enforcement_lines(quota: AtInit, unenforced: Result<Option<Unenforced>, Unava
 
 fn enable_quota(path: &Path) -> Result<bool> {
     let shown = path.display();
+    let limited = pool::count_limited(path)?;
     print(if pool::enable_quota(path)? {
-        format!(
+        let enabled = format!(
             "simple quota is on for the btrfs of {shown}; a running server uses it within seconds"
-        )
+        );
+        match limited {
+            0 => enabled,
+            limited => format!(
+                "{enabled}\n{limited} volumes and snapshots had limits before, which the btrfs has forgotten: \
+                 until you have run the commands that rootcellar check prints for each, they cannot be published, \
+                 copied or deleted"
+            ),
+        }
     } else {
         format!("simple quota was on already for the btrfs of {shown}")
     })?;

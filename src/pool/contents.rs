@@ -20,10 +20,10 @@ use crate::pool::kept::Deletion;
 use crate::pool::reservation::Reservation;
 use crate::pool::state::index::Resource;
 use crate::pool::store::disk::{self, Disk};
-use crate::pool::store::entry::Entry;
+use crate::pool::store::entry::{Entry, read_emptied};
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::layout;
-use crate::pool::store::record::{Image, Record, VolumeRecord};
+use crate::pool::store::record::{self, Image, Record, VolumeRecord};
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
 
@@ -175,13 +175,54 @@ impl Pool {
     /// Deletes a volume or snapshot durably. Its space is freed in the background, and may stay reserved until then.
     pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>, deletion: Deletion) -> Result<()> {
         let (disk, _) = self.attached()?;
-        let is_kept = deletion == Deletion::Kept && self.keep(&disk, entry)?;
+        let may_keep = deletion == Deletion::Kept && !lacks_data(&disk, entry);
+        let is_kept = may_keep && self.keep(&disk, entry)?;
         if !is_kept {
             self.move_to_trash(&disk, entry)?;
         }
         self.measure_member(&disk);
         self.trash.notify();
         Ok(())
+    }
+
+    /// The object with an id that is in quarantine at a path, below the pool's, because somebody removed its `data/` by
+    /// hand. Nothing but its record is left, so it can be deleted.
+    pub(crate) fn find_emptied<R: Resource>(
+        &self,
+        id: R::Id,
+        path: &Path,
+    ) -> Result<Option<Entry<R>>> {
+        let (disk, _) = self.attached()?;
+        let name = path
+            .file_name()
+            .filter(|_| self.state.is_alone_in_quarantine::<R>(id));
+        let Some(name) = name else { return Ok(None) };
+        let found = read_emptied::<R>(disk.homes.of::<R>(), name, disk.id);
+        let found = found.map_err(|fault| self.classify(fault))?;
+        Ok(found.filter(|entry| entry.record.id() == id))
+    }
+
+    /// Deletes what is left of such an object, durably.
+    pub(crate) fn delete_emptied<R: Resource>(&self, mut entry: Entry<R>) -> Result<()> {
+        let (disk, _) = self.attached()?;
+        if entry.record.quota_id().is_some() {
+            // Its quota id was free since the pool was opened, so another object may have it now. The trash must not
+            // release that.
+            entry.record.give_up_quota_id();
+            let dir = os::open_dir(disk.homes.of::<R>(), &entry.directory);
+            let written = dir
+                .context("open the directory of an object without data")
+                .and_then(|dir| record::write(&self.context.os, &dir, R::FILE, &entry.record));
+            written.map_err(|fault| self.classify(fault))?;
+        }
+        self.move_to_trash(&disk, &entry)?;
+        self.trash.notify();
+        Ok(())
+    }
+
+    /// Whether somebody removed the `data/` of an object by hand, or all of its directory.
+    pub(crate) fn lacks_data<R: Resource>(&self, entry: &Entry<R>) -> Result<bool> {
+        Ok(lacks_data(&*self.disk()?, entry))
     }
 
     fn move_to_trash<R: Resource>(&self, disk: &Disk, entry: &Entry<R>) -> Result<()> {
@@ -194,14 +235,15 @@ impl Pool {
             self.state.remove_from_trash(place.as_ref());
         }
         moved.map_err(|fault| self.classify(fault))?;
-        self.state.remove::<R>(entry.record.id());
+        self.state.remove_deleted(entry);
         Ok(())
     }
 
     /// A volume's `data/` on the pool's own mount, for a bind mount. Close the descriptor soon, because
     /// the host cannot unmount the disk meanwhile.
     pub fn open_data(&self, entry: &Entry) -> Result<OwnedFd> {
-        let (_, at) = self.attached()?;
+        let (disk, at) = self.attached()?;
+        self.check_charged(&disk, entry)?;
         let path = [layout::VOLUMES, &entry.directory, layout::DATA].join("/");
         os::open_place(at, path)
             .context(disk::INSPECT_DATA)
@@ -212,6 +254,7 @@ impl Pool {
     /// before Linux 5.19. On a full disk it is served without them.
     pub(crate) fn open_image(&self, entry: &Entry, image: Image) -> Result<OwnedFd> {
         let (disk, _) = self.attached()?;
+        self.check_charged(&disk, entry)?;
         let file = self.open_image_file(&disk, entry)?;
         if image.allocation == Allocation::Thick {
             let size = entry.record.size_bytes;
@@ -286,4 +329,9 @@ impl Pool {
             _ => self.classify(fault),
         }
     }
+}
+
+fn lacks_data<R: Resource>(disk: &Disk, entry: &Entry<R>) -> bool {
+    let data = Path::new(&entry.directory).join(layout::DATA);
+    os::status_at(disk.homes.of::<R>(), data).is_err_and(|errno| errno == Errno::NOENT)
 }

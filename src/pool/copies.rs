@@ -299,6 +299,10 @@ impl Pool {
     /// Opens the original. A replaced directory does not make the pool unavailable.
     fn open_origin(&self, disk: &Disk, origin: &Origin) -> Result<OwnedFd> {
         let data = origin.data();
+        match origin {
+            Origin::Volume(entry) => self.check_charged(disk, &*self.current(entry))?,
+            Origin::Snapshot(entry) => self.check_charged(disk, &**entry)?,
+        }
         let source = disk
             .open_below(&data)
             .context("open the original of a copy");

@@ -7,12 +7,17 @@ use linux::fault::PathFault;
 use linux::filesystem::Filesystem;
 use linux::mount::GuardedDir;
 use linux::os::Os;
-use linux::quota::{self, KernelQuotas};
+use linux::quota::{self, KernelQuotas, NoQuota};
 use objects::{Invalid, NodeName};
 
+use crate::pool::load::load;
+use crate::pool::store::dirs::RecordDirs;
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::marker::{self, Marker, NewPool};
-use crate::pool::store::path::{open_guarded, open_mounted, suitable_filesystem};
+use crate::pool::store::path::{
+    check_own_directories, open_guarded, open_mounted, suitable_filesystem,
+};
+use crate::pool::store::record::Record;
 use crate::pool::store::unavailable::Unavailable;
 
 /// The requirements for the directory of a pool.
@@ -82,6 +87,30 @@ pub fn enable_quota(path: &Path) -> Result<bool> {
     }
 }
 
+/// The number of volumes and snapshots that had limits on the btrfs at a path before its quota was disabled, or before
+/// their files were copied to it. Enabling quota does not bring the limits back.
+pub fn count_limited(path: &Path) -> Result<usize> {
+    let refused = |reason| Error::Refused {
+        path: path.to_owned(),
+        reason,
+    };
+    let count = || {
+        let (_, root) = open_root(path, Wanted::ANY)?;
+        let Some(marker) = Marker::read(&root)? else {
+            return Ok(0);
+        };
+        let index = load(&RecordDirs::open(&root)?, marker.id, &NoQuota)?;
+        let volumes = index
+            .volumes()
+            .filter(|entry| entry.record.quota_id().is_some());
+        let snapshots = index
+            .snapshots()
+            .filter(|entry| entry.record.quota_id().is_some());
+        Ok(volumes.count() + snapshots.count())
+    };
+    count().map_err(refused)
+}
+
 /// Opens a pool's directory through a guarded clone.
 pub(crate) fn open_root(
     path: &Path,
@@ -89,5 +118,6 @@ pub(crate) fn open_root(
 ) -> Result<(Filesystem, GuardedDir), Unavailable> {
     let (at, _) = open_mounted(path, wanted.require_mount)?;
     let filesystem = suitable_filesystem(&at, wanted.any_filesystem)?;
+    check_own_directories(&at)?;
     Ok((filesystem, open_guarded(&at, filesystem)?))
 }

@@ -3,6 +3,7 @@
 //! With the option `keep`, a deletion moves an object to `kept/` instead of the trash. From there it comes back, or
 //! goes to the trash when its time is over, when a reservation needs its space, or when the disk is nearly full.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::{Entry, read_kept};
 use crate::pool::store::error::{Busy, Error, Result};
 use crate::pool::store::kept::{KeptEntry, KeptName};
+use crate::pool::store::layout;
 use crate::pool::store::record::{SnapshotRecord, Unreadable};
 use crate::pool::store::trash::TrashEntry;
 use crate::pool::work::Work;
@@ -342,6 +344,10 @@ impl Pool {
         let name = &kept.name;
         let home = disk.homes.kept.as_ref();
         let home = home.ok_or_else(|| Error::Busy(Busy::Changed(record.id().to_string())))?;
+        let path = Path::new(layout::META)
+            .join(layout::KEPT)
+            .join(name.place());
+        self.check_charged_at(disk, home, &path, &kept.record)?;
         // Without accounting its size is reserved already.
         let (mut size, mut used) = (0, 0);
         if disk.accounts() {

@@ -45,6 +45,7 @@ impl Pool {
         for (name, place) in disk.left() {
             index.add_to_trash(place.into(), TrashEntry::find(&disk.staging, &name)?);
         }
+        self.protect(&disk, &index)?;
         let marker = disk.marker()?;
         let moved = index.moved().map(|entry| entry.record.id.pool());
         let kept = index.kept().iter();

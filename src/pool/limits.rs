@@ -33,7 +33,9 @@
 pub(super) mod pending;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -50,6 +52,7 @@ use crate::pool::state::retained::Retained;
 use crate::pool::store::dirs::RecordDirs;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
+use crate::pool::store::error::{Error, Result};
 use crate::pool::store::layout;
 use crate::pool::store::record::{Record, VolumeRecord};
 
@@ -158,7 +161,35 @@ impl Pool {
         disk.quota.limit(&self.context.os, id, limit)
     }
 
-    /// Sets the limit of a volume anew, if the volume exists.
+    /// Refuses a volume or snapshot whose data is charged elsewhere, as the next opening of the pool would.
+    pub(super) fn check_charged<R: Resource>(&self, disk: &Disk, entry: &Entry<R>) -> Result<()> {
+        let home = disk.homes.of::<R>();
+        self.check_charged_at(disk, home, &entry.path(), &entry.record)
+    }
+
+    /// As [`Pool::check_charged`], for the object in a directory of `home`; `path` is its path below the pool's.
+    pub(super) fn check_charged_at<R: Resource>(
+        &self,
+        disk: &Disk,
+        home: &OwnedFd,
+        path: &Path,
+        record: &R,
+    ) -> Result<()> {
+        let directory = path.file_name().unwrap_or_default();
+        if !disk.accounts() {
+            return Ok(());
+        }
+        match charged_elsewhere(home, directory, &*disk.quota, record) {
+            Ok(None) => Ok(()),
+            Ok(Some(conflict)) => Err(Error::Quarantined {
+                path: self.path().join(path),
+                reason: conflict.to_string(),
+            }),
+            Err(fault) => Err(self.classify_directory(path, "its data", fault)),
+        }
+    }
+
+    /// Sets the limit of a volume again, if the volume exists.
     pub(crate) fn refresh_limit(&self, disk: &Disk, volume: VolumeId) -> Result<(), Errno> {
         let _limiting = lock(&self.limiting);
         let entry = self.state.get::<VolumeRecord>(volume);
@@ -241,6 +272,24 @@ pub(crate) fn recorded(index: &Index) -> BTreeMap<u32, usize> {
     recorded
 }
 
+/// Whether the data of a volume or snapshot is charged to another quota id than its record says, as after its `data/` was
+/// replaced by hand.
+fn charged_elsewhere<R: Record>(
+    home: &OwnedFd,
+    directory: &OsStr,
+    quota: &dyn Quota,
+    record: &R,
+) -> Result<Option<QuotaConflict>, Fault> {
+    let Some(recorded) = record.quota_id().filter(|_| record.is_limited()) else {
+        return Ok(None);
+    };
+    let path = Path::new(directory).join(layout::DATA);
+    let data = os::open_dir(home, path).context("open a limited directory")?;
+    let found = quota.charged_to(data.as_fd()).context(READ_LIMITS)?;
+    let is_here = found == Some(recorded);
+    Ok((!is_here).then_some(QuotaConflict::Elsewhere { found, recorded }))
+}
+
 /// Compares the limit of a volume or snapshot with its record.
 pub(crate) fn examine<R: Resource>(
     homes: &RecordDirs,
@@ -258,15 +307,9 @@ pub(crate) fn examine<R: Resource>(
     if ledger.recorded.get(&id).is_some_and(|count| *count > 1) {
         return Ok(LimitState::Conflict(QuotaConflict::Twin(id)));
     }
-    let path = [&entry.directory, layout::DATA].join("/");
-    let data = os::open_dir(homes.of::<R>(), path).context("open a limited directory")?;
-    let found = quota.charged_to(data.as_fd()).context(READ_LIMITS)?;
-    if found != Some(id) {
-        let recorded = id;
-        return Ok(LimitState::Conflict(QuotaConflict::Elsewhere {
-            found,
-            recorded,
-        }));
+    let (home, directory) = (homes.of::<R>(), entry.directory.as_ref());
+    if let Some(conflict) = charged_elsewhere(home, directory, quota, &entry.record)? {
+        return Ok(LimitState::Conflict(conflict));
     }
     let retained = R::volume(entry.record.id());
     let retained = retained.map_or(0, |volume| ledger.retained.of(volume));

@@ -38,7 +38,7 @@ use crate::pool::state::shares::Shares;
 use crate::pool::state::status::PoolStatus;
 use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
-use crate::pool::store::entry::Entry;
+use crate::pool::store::entry::{Entry, claims};
 use crate::pool::store::error;
 use crate::pool::store::kept::{KeptEntry, KeptName};
 use crate::pool::store::record::{RetainedCharge, Source, VolumeRecord};
@@ -357,6 +357,19 @@ impl PoolState {
 
     pub(super) fn remove<R: Resource>(&self, id: R::Id) {
         self.lock().index.remove::<R>(id);
+    }
+
+    /// Removes an object that was deleted, from the quarantine too.
+    pub(super) fn remove_deleted<R: Resource>(&self, entry: &Entry<R>) {
+        self.lock().index.remove_deleted(entry);
+    }
+
+    /// Whether the object with an id is in quarantine, and no other entry claims the id.
+    pub(super) fn is_alone_in_quarantine<R: Resource>(&self, id: R::Id) -> bool {
+        let index = &self.lock().index;
+        let quarantined = index.quarantined().iter();
+        let claims = quarantined.filter(|entry| claims::<R>(&entry.path, id));
+        index.get::<R>(id).is_none() && claims.count() == 1
     }
 
     pub(super) fn add_to_trash(&self, name: OsString, entry: TrashEntry) {

@@ -36,6 +36,7 @@ pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod path;
 mod placeholders;
+pub(crate) mod protection;
 pub(crate) mod record;
 pub(crate) mod refusal;
 pub(crate) mod set;

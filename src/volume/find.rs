@@ -196,10 +196,34 @@ impl Volumes {
                 tracing::warn!(id, "was in a retired pool");
                 return Ok(());
             }
-            found => found?,
+            Err(refusal) => return self.delete_emptied::<R>(parsed, refusal),
+            Ok(found) => found,
         };
         let _work = pool.begin()?;
         check(&pool, &entry)?;
         Ok(pool.delete(&entry, deletion)?)
+    }
+
+    /// Deletes an object that is in quarantine because somebody removed its data by hand. Any other keeps its refusal.
+    fn delete_emptied<R: Resource>(&self, id: R::Id, refusal: Error) -> Result<()> {
+        let places = self.places::<R>(id);
+        let [
+            Place {
+                pool,
+                known: Lookup::Quarantined(quarantined),
+                unavailable: None,
+            },
+        ] = &places[..]
+        else {
+            return Err(refusal);
+        };
+        let _work = pool.begin()?;
+        match pool.find_emptied::<R>(id, &quarantined.path)? {
+            Some(entry) => {
+                tracing::warn!(%id, "its data was removed by hand; its record is deleted");
+                Ok(pool.delete_emptied(entry)?)
+            }
+            None => Err(refusal),
+        }
     }
 }

@@ -46,6 +46,11 @@ fn report_on(pool: &Path) -> Report {
     reports(&[format!("default={},reserve=0", pool.display())]).remove(0)
 }
 
+/// The report about the pool of an option.
+pub fn report_on_option(option: &str) -> Report {
+    reports(&[option.to_owned()]).remove(0)
+}
+
 /// The findings of a level.
 fn of_level(report: &Report, level: Level) -> Vec<&Finding> {
     let findings = report.findings.iter();
@@ -64,7 +69,7 @@ fn the<'a>(report: &'a Report, level: Level, about: About, words: &str) -> &'a F
 }
 
 #[track_caller]
-fn wrong<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
+pub fn wrong<'a>(report: &'a Report, about: About, words: &str) -> &'a Finding {
     the(report, Level::Wrong, about, words)
 }
 
@@ -87,7 +92,7 @@ fn assert_limits_are_well(report: &Report) {
 }
 
 #[track_caller]
-fn assert_well(report: &Report) {
+pub fn assert_well(report: &Report) {
     assert!(!report.is_wrong(), "{:#?}", report.findings);
 }
 

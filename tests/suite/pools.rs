@@ -1,18 +1,22 @@
 //! Pools: how they are made and recognised, and which parts of their disks are trusted.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use linux::os::Os;
 use objects::ObjectId;
+use rootcellar::check::About;
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::{Unavailable, Wanted};
 use rootcellar::volume::Volumes;
 
+use crate::check::{assert_well, report_on_option as report_on, wrong};
 use support::disk::Disk;
-use support::{Fakes, Node, create, eventually, names, publish};
+use support::loops::run;
+use support::{Fakes, Node, create, eventually, names, publish, snapshot};
 use support::{assert_pool_error, require};
 
 const MIB: u64 = 1 << 20;
@@ -74,6 +78,250 @@ fn the_pools_directories_are_private() {
         let permissions = fs::metadata(node.pool().join(below)).unwrap().permissions();
         assert_eq!(permissions.mode() & 0o7777, mode, "{below}");
     }
+}
+
+/// Sets an owner and a mode for everything below the pool's path, as an administrator does who meets "permission denied".
+fn open_to_all(pool: &Path) {
+    run(Command::new("chmod").args(["-R", "777"]).arg(pool));
+    run(Command::new("chown").args(["-R", "1000:1000"]).arg(pool));
+}
+
+/// If somebody opens the pool to all users, `check` reports it and changes nothing. The next start sets owner and mode of
+/// the pool's own directories and records right, and leaves the data of volumes alone.
+///
+/// Proves: P4, T1, T5.
+#[test]
+fn a_pool_that_was_opened_to_all_users_is_private_again_after_a_start() {
+    require!(mount_namespace);
+    let (node, fakes) = (Node::new(), Fakes::default());
+    let running = node.volumes(&fakes);
+    let volume = running.create(&create("pvc-1", MIB)).unwrap();
+    running
+        .create_snapshot(&snapshot("copy", volume.id))
+        .unwrap();
+    drop(running);
+    let owned = |below: &Path| {
+        let status = fs::symlink_metadata(node.pool().join(below)).unwrap();
+        (status.uid(), status.mode() & 0o7777)
+    };
+    let inside = |home: &str, record: &str| {
+        let directory = Path::new(home).join(&node.names(home)[0]);
+        [directory.join(record), directory.join("data"), directory]
+    };
+    let [record, data, directory] = inside("volumes", "volume.json");
+    let [snapshot, _, of_snapshot] = inside("snapshots", "snapshot.json");
+    let mut own: Vec<PathBuf> = ["", "/pool.json", "/lock", "/staging", "/trash"]
+        .map(|name| format!(".rootcellar{name}").into())
+        .into();
+    own.extend(["volumes", "snapshots"].map(PathBuf::from));
+    own.extend([record, directory, snapshot, of_snapshot]);
+    let before: Vec<_> = own.iter().map(|below| owned(below)).collect();
+    open_to_all(&node.pool());
+    for exposed in &own {
+        assert_eq!(owned(exposed), (1000, 0o777), "{}", exposed.display());
+    }
+
+    let report = report_on(&node.pool_option());
+    let found = wrong(&report, About::Records, "open to other users than root");
+    assert!(
+        found.what.contains("mode 0777 and owner 1000"),
+        "{}",
+        found.what
+    );
+    assert_eq!(owned(&own[0]), (1000, 0o777), "check changes nothing");
+    drop(node.volumes(&fakes));
+    let after: Vec<_> = own.iter().map(|below| owned(below)).collect();
+    assert_eq!(after, before);
+    assert_eq!(owned(&data), (1000, 0o777), "the data is its pod's");
+    assert_well(&report_on(&node.pool_option()));
+}
+
+/// A mount over one of the pool's own directories, or another thing in its place, makes the pool unavailable, while it is
+/// served and at a start. Otherwise volumes would be made that no pod can mount. Without it, the pool is served again.
+///
+/// Proves: P15.
+#[test]
+fn a_pool_without_one_of_its_own_directories_is_unavailable() {
+    require!(mount_namespace);
+    type Act = fn(&Path);
+    let cases: [(&str, Act, Act); 4] = [
+        (
+            "is mounted over its directory",
+            |own| {
+                run(Command::new("mount")
+                    .args(["-t", "tmpfs", "other"])
+                    .arg(own))
+            },
+            |own| run(Command::new("umount").arg(own)),
+        ),
+        (
+            "is a symbolic link",
+            |own| {
+                fs::rename(own, own.with_extension("away")).unwrap();
+                symlink(own.with_extension("away"), own).unwrap();
+            },
+            |own| {
+                fs::remove_file(own).unwrap();
+                fs::rename(own.with_extension("away"), own).unwrap();
+            },
+        ),
+        (
+            "is no directory",
+            |own| {
+                fs::rename(own, own.with_extension("away")).unwrap();
+                fs::write(own, "").unwrap();
+            },
+            |own| {
+                fs::remove_file(own).unwrap();
+                fs::rename(own.with_extension("away"), own).unwrap();
+            },
+        ),
+        (
+            "is missing",
+            |own| fs::rename(own, own.with_extension("away")).unwrap(),
+            |own| fs::rename(own.with_extension("away"), own).unwrap(),
+        ),
+    ];
+    for own in ["volumes", "snapshots", ".rootcellar"] {
+        for (words, harm, mend) in cases {
+            // A path without the marker's directory is no pool.
+            if own == ".rootcellar" && words == "is missing" {
+                continue;
+            }
+            let (node, fakes) = (Node::new(), Fakes::default());
+            let running = node.volumes(&fakes);
+            let volume = running.create(&create("pvc-1", MIB)).unwrap();
+            let own = node.pool().join(own);
+            harm(&own);
+            let refused = running.create(&create("new", MIB)).unwrap_err();
+            assert_eq!(
+                refused.code(Operation::CreateVolume),
+                Code::ResourceExhausted
+            );
+            assert!(refused.to_string().contains(words), "{refused}");
+            assert_eq!(running.pools()[0].available().unwrap().0, 0);
+            drop(running);
+            let running = node.volumes(&fakes);
+            let found = unavailable(&running).unwrap_or_else(|| panic!("{words}: it is served"));
+            assert!(found.to_string().contains(words), "{found}");
+            wrong(&report_on(&node.pool_option()), About::Pool, words);
+
+            mend(&own);
+            eventually("the pool is served", || {
+                running.check_pools();
+                unavailable(&running).is_none()
+            });
+            running
+                .publish(&publish(&volume.id.to_string(), &node.target("pod")))
+                .unwrap();
+        }
+    }
+}
+
+/// If somebody removed the data of a volume or snapshot by hand, the object can be deleted, with and without a restart of the
+/// driver. Nothing of it is kept.
+///
+/// Proves: R2, UD11.
+#[test]
+fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
+    for restarts in [false, true] {
+        let (node, fakes) = (Node::new(), Fakes::default());
+        let option = format!("{},keep=1h", node.pool_option());
+        let start = || node.volumes_of(std::slice::from_ref(&option), &fakes);
+        let mut running = start();
+        let id = running
+            .create(&create("pvc-1", MIB))
+            .unwrap()
+            .id
+            .to_string();
+        let copy = running
+            .create_snapshot(&snapshot("copy", &id))
+            .unwrap()
+            .id
+            .to_string();
+        for home in ["volumes", "snapshots"] {
+            let directory = node.pool().join(home).join(&node.names(home)[0]);
+            fs::remove_dir_all(directory.join("data")).unwrap();
+        }
+        if restarts {
+            drop(running);
+            running = start();
+            assert_eq!(running.pools()[0].status().quarantined, 2);
+            let remedies = report_on(&option).findings.into_iter();
+            let remedies: Vec<String> = remedies.filter_map(|found| found.remedy).collect();
+            for command in [
+                format!("volume delete {id}"),
+                format!("snapshot delete {copy}"),
+            ] {
+                let begin = format!("rootcellar {command};");
+                assert!(
+                    remedies.iter().any(|remedy| remedy.starts_with(&begin)),
+                    "{remedies:#?}"
+                );
+            }
+        }
+        let refused = running
+            .publish(&publish(&id, &node.target("pod")))
+            .unwrap_err();
+        assert_pool_error!(refused, Quarantined);
+        running.delete_snapshot(&copy).unwrap();
+        running.delete(&id).unwrap();
+        let again = running.delete(&id).unwrap_err();
+        assert_eq!(again.code(Operation::Delete), Code::Ok);
+        let status = running.pools()[0].status();
+        assert_eq!((status.volumes, status.quarantined), (0, 0));
+        assert_eq!(node.names(".rootcellar/kept"), [""; 0]);
+        running.wait_for_trash();
+        assert_well(&report_on(&option));
+        let again = running.create(&create("pvc-1", MIB)).unwrap();
+        running
+            .publish(&publish(&again.id.to_string(), &node.target("pod")))
+            .unwrap();
+    }
+}
+
+/// Without its data, an object stays in quarantine if its record may not be the whole truth: while it is moved, while its
+/// size is being enforced, or if its record is damaged.
+///
+/// Proves: R2.
+#[test]
+fn an_object_without_data_and_with_a_doubtful_record_is_not_deleted() {
+    let cases: [(&str, fn(&str) -> String); 4] = [
+        ("enforcing", |record| with(record, "\"enforcing\": true")),
+        ("moved", |record| {
+            let moved = "\"moved\": { \"state\": \"settled\", \"pool\": \"00000000-0000-4000-8000-000000000000\" }";
+            with(&record.replace("\"format\": 1", "\"format\": 2"), moved)
+        }),
+        ("of another name", |record| {
+            record.replace("\"pvc-1\"", "\"pvc-2\"")
+        }),
+        ("cut short", |record| record[..record.len() / 2].to_owned()),
+    ];
+    for (case, edited) in cases {
+        let (node, fakes) = (Node::new(), Fakes::default());
+        let id = node
+            .volumes(&fakes)
+            .create(&create("pvc-1", MIB))
+            .unwrap()
+            .id;
+        let directory = node.pool().join("volumes").join(&node.names("volumes")[0]);
+        fs::remove_dir_all(directory.join("data")).unwrap();
+        let path = directory.join("volume.json");
+        fs::write(&path, edited(&fs::read_to_string(&path).unwrap())).unwrap();
+        let running = node.volumes(&fakes);
+        let refused = running.delete(&id.to_string()).unwrap_err();
+        assert_eq!(
+            refused.code(Operation::Delete),
+            Code::FailedPrecondition,
+            "{case}: {refused}"
+        );
+        assert!(path.exists(), "{case}");
+    }
+}
+
+/// A record with one more field.
+fn with(record: &str, field: &str) -> String {
+    record.replacen('{', &format!("{{ {field},"), 1)
 }
 
 /// A pool is never made where other data is, or where a pool was before.
@@ -285,11 +533,6 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
                 std::os::unix::fs::symlink("real.json", dir.join("volume.json")).unwrap();
             },
             "cannot read",
-        ),
-        (
-            "without data",
-            |dir| fs::remove_dir(dir.join("data")).unwrap(),
-            "data",
         ),
         (
             "with a file for data",

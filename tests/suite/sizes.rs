@@ -60,7 +60,7 @@ impl Rig {
         self.directory(volume).join("data")
     }
 
-    fn published(&self, volume: &Volume) -> PathBuf {
+    pub fn published(&self, volume: &Volume) -> PathBuf {
         let target = self.node.target(volume.name.as_str());
         self.driver()
             .publish(&publish(&volume.id.to_string(), &target))
@@ -68,7 +68,7 @@ impl Rig {
         target
     }
 
-    fn expand(&self, volume: &Volume, size: Bytes) -> Result<Bytes, Error> {
+    pub fn expand(&self, volume: &Volume, size: Bytes) -> Result<Bytes, Error> {
         let path = self.node.target(volume.name.as_str());
         self.driver().expand(&ExpandRequest {
             id: volume.id.to_string(),
@@ -102,7 +102,7 @@ impl Rig {
 support::extends!(Rig, base: DriverNode);
 
 /// Writes until a write fails, and returns the number of bytes written before.
-fn fill(path: &Path) -> u64 {
+pub fn fill(path: &Path) -> u64 {
     let is_full = |error: std::io::Error| {
         let full = [nix::libc::EDQUOT, nix::libc::ENOSPC];
         let errno = error.raw_os_error();
@@ -129,7 +129,7 @@ fn fill(path: &Path) -> u64 {
     }
 }
 
-fn assert_about(what: &str, bytes: u64, expected: Bytes) {
+pub fn assert_about(what: &str, bytes: u64, expected: Bytes) {
     let off = bytes.abs_diff(expected.0);
     assert!(off <= LEEWAY, "{what}: {bytes}, not about {expected}");
 }

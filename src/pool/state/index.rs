@@ -163,6 +163,20 @@ impl Index {
         self.change_retained(record.retains(), Retained::remove);
     }
 
+    /// Removes an object that was deleted, from the quarantine too.
+    pub(crate) fn remove_deleted<R: Resource>(&mut self, entry: &Entry<R>) {
+        let id = entry.record.id();
+        self.remove::<R>(id);
+        let Some(removed) = self.quarantine.remove(&entry.path()) else {
+            return;
+        };
+        let space = removed.space.map_or(0, |space| space.0);
+        let retained = R::volume(id).map_or(0, |volume| self.retained_of_new(volume));
+        self.sums.sizes = self.sums.sizes.saturating_sub(space);
+        self.sums.retained = self.sums.retained.saturating_sub(retained);
+        self.sums.changes += 1;
+    }
+
     /// The retained charges of a volume that does not exist; 0 for one that does.
     fn retained_of_new(&self, volume: VolumeId) -> u64 {
         if self.has_volume(volume) {

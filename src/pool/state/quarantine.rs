@@ -62,6 +62,20 @@ impl Quarantine {
         });
     }
 
+    /// Removes an entry by its path, below the pool's path.
+    pub(in crate::pool) fn remove(&mut self, path: &Path) -> Option<Quarantined> {
+        let at = self.entries.iter().position(|entry| entry.path == path)?;
+        let removed = self.entries.remove(at);
+        // The places behind it change.
+        self.by_id.retain(|_, place| *place != at);
+        let moved = self.by_id.values_mut().chain(self.unmeasured.values_mut());
+        moved
+            .filter(|place| **place > at)
+            .for_each(|place| *place -= 1);
+        self.unmeasured.remove(path);
+        Some(removed)
+    }
+
     pub(in crate::pool) fn all(&self) -> &[Quarantined] {
         &self.entries
     }
@@ -140,6 +154,30 @@ mod tests {
             assert_eq!(index.quarantined_as::<VolumeRecord>(id), None);
         }
         assert_eq!(layout::PARSED.get(), parsed);
+    }
+
+    #[test]
+    fn the_others_are_found_after_one_is_removed() {
+        let pool = PoolId::random();
+        let ids = ["a", "b", "c"].map(|name| id(pool, name));
+        let mut quarantine = Quarantine::default();
+        for (volume, space) in ids.into_iter().zip([None, Some(2), None]) {
+            let name = directory(volume, "x");
+            quarantine.add::<VolumeRecord>(name.as_ref(), volume.to_string(), space);
+        }
+        let path = |volume| Path::new("volumes").join(directory(volume, "x"));
+        assert_eq!(quarantine.remove(Path::new("volumes/other")), None);
+        assert_eq!(
+            quarantine.remove(&path(ids[0])).unwrap().reason,
+            ids[0].to_string()
+        );
+        assert_eq!(quarantine.get::<VolumeRecord>(ids[0]), None);
+        for left in &ids[1..] {
+            let found = quarantine.get::<VolumeRecord>(*left).unwrap();
+            assert_eq!(found.reason, left.to_string());
+        }
+        assert_eq!(quarantine.unmeasured(), Some(&*path(ids[2])));
+        assert!(quarantine.measured(&path(ids[2]), 5));
     }
 
     #[test]

@@ -31,7 +31,8 @@ use crate::pool::store::layout;
 use crate::pool::store::marker::Marker;
 use crate::pool::store::options::PoolOptions;
 use crate::pool::store::path::{
-    check_devices, find_marker, inspect_path, open_guarded, open_mounted, take_lock,
+    check_devices, check_own_directories, find_marker, inspect_path, open_guarded, open_mounted,
+    take_lock,
 };
 use crate::pool::store::record::{self, Method, Record};
 use crate::pool::store::space::Space;
@@ -139,6 +140,9 @@ impl Disk {
     /// Opens the path again and compares it with the opened disk.
     pub(crate) fn verify(&self, options: &PoolOptions) -> Result<(), Unavailable> {
         let at = self.attached(options)?;
+        if self.is_another(&at)? {
+            return Err(Unavailable::Changed);
+        }
         let found = Marker::read(&at)?.ok_or(Unavailable::MarkerLost {
             remembered: self.id,
         })?;
@@ -159,12 +163,30 @@ impl Disk {
         Ok(self.keep_spare(options)?)
     }
 
+    /// Whether another directory is now in the place of one that was opened.
+    fn is_another(&self, at: &OwnedFd) -> Result<bool, Fault> {
+        let opened = [
+            (layout::META, &self.meta),
+            (layout::VOLUMES, &self.homes.volumes),
+            (layout::SNAPSHOTS, &self.homes.snapshots),
+        ];
+        for (name, own) in opened {
+            let found = os::status_at(at, name).context("inspect the pool's own directories")?;
+            let own = os::status(own).context("inspect the pool's own directories")?;
+            if found.id != own.id {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The pool's directory by its path, for mounts, if the path still shows this disk.
     pub(crate) fn attached(&self, options: &PoolOptions) -> Result<OwnedFd, Unavailable> {
         let (at, status) = open_mounted(&options.path, options.require_mount)?;
         if (status.id, status.mount_id) != self.seen {
             return Err(Unavailable::Changed);
         }
+        check_own_directories(&at)?;
         Ok(at)
     }
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use linux::fault::Fault;
 use linux::os;
 use linux::quota::Enforcement;
 use objects::{Bytes, NameHash, ObjectId, PoolId};
@@ -87,34 +88,50 @@ pub(crate) fn read_kept<R: Record>(
     }
 }
 
-/// Reads the record in a directory; `hash` is the one in its name.
+/// Reads the record of an entry whose `data/` somebody removed by hand; `None` if `data/` exists, or if the record
+/// cannot be trusted alone: where a move or `volume enforce` is unfinished, the data may be elsewhere.
+pub(crate) fn read_emptied<R: Record>(
+    home: &OwnedFd,
+    name: &OsStr,
+    pool: PoolId,
+) -> Result<Option<Entry<R>>, Fault> {
+    let Some(directory) = name.to_str() else {
+        return Ok(None);
+    };
+    let record =
+        layout::hash_of(directory).map(|hash| open_record::<R>(home, name, pool, Some(hash)));
+    let (dir, record) = match record {
+        Some(Ok(Some(found))) => found,
+        Some(Err(Unreadable::Fault(fault))) => return Err(fault),
+        _ => return Ok(None),
+    };
+    if record.moved().is_some() || !record.is_limited() {
+        return Ok(None);
+    }
+    match os::status_at(dir, layout::DATA) {
+        Ok(_) => Ok(None),
+        Err(Errno::NOENT) => Ok(Some(Entry {
+            record,
+            directory: directory.to_owned(),
+        })),
+        Err(errno) => Err(Fault::new("inspect data", errno)),
+    }
+}
+
+/// Reads the record in a directory and checks its `data/`; `hash` is the one in the directory's name.
 fn read_directory<R: Record>(
     home: &OwnedFd,
     name: &OsStr,
     pool: PoolId,
     hash: Option<NameHash>,
 ) -> Result<Option<R>, Unreadable> {
-    let dir = match os::open_dir(home, name) {
-        Ok(dir) => dir,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => {
-            let damage = || format!("cannot open it: {errno}");
-            return Err(Unreadable::new("open an entry of the pool", errno, damage));
-        }
+    let Some((dir, mut record)) = open_record::<R>(home, name, pool, hash)? else {
+        return Ok(None);
     };
-    let mut record: R = record::read(&dir, R::FILE)?;
-    let id = record.id();
-    let is_named = id == R::Id::new(id.pool(), record.name());
-    let is_here = hash.is_none_or(|hash| hash == id.hash());
-    if !is_named || !is_here || !record.may_be_in(pool) {
-        return Err(Unreadable::Damaged(format!(
-            "{} is damaged: its id, name and directory disagree",
-            R::FILE
-        )));
-    }
     match os::status_at(&dir, layout::DATA) {
         Ok(status) if status.file_type == FileType::Directory => {}
         Ok(_) => return Err(Unreadable::Damaged("data is not a directory".into())),
+        Err(Errno::NOENT) => return Err(Unreadable::Damaged("its data is missing".into())),
         Err(errno) => {
             let damage = || format!("cannot inspect data: {errno}");
             return Err(Unreadable::new("inspect data", errno, damage));
@@ -124,6 +141,35 @@ fn read_directory<R: Record>(
         record.has_image_of(image_length(&dir)?);
     }
     Ok(Some(record))
+}
+
+/// Opens a directory and reads the record in it; `hash` is the one in the directory's name. `None` if there is no
+/// such directory.
+fn open_record<R: Record>(
+    home: &OwnedFd,
+    name: &OsStr,
+    pool: PoolId,
+    hash: Option<NameHash>,
+) -> Result<Option<(OwnedFd, R)>, Unreadable> {
+    let dir = match os::open_dir(home, name) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => {
+            let damage = || format!("cannot open it: {errno}");
+            return Err(Unreadable::new("open an entry of the pool", errno, damage));
+        }
+    };
+    let record: R = record::read(&dir, R::FILE)?;
+    let id = record.id();
+    let is_named = id == R::Id::new(id.pool(), record.name());
+    let is_here = hash.is_none_or(|hash| hash == id.hash());
+    if !is_named || !is_here || !record.may_be_in(pool) {
+        return Err(Unreadable::Damaged(format!(
+            "{} is damaged: its id, name and directory disagree",
+            R::FILE
+        )));
+    }
+    Ok(Some((dir, record)))
 }
 
 /// The length of the image in an entry, in bytes.

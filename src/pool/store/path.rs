@@ -11,7 +11,7 @@ use linux::image::below;
 use linux::mount::{self, GuardedDir, MountTable, Place};
 use linux::os;
 use objects::{NodeName, PoolId};
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::pool::store::claims::Claims;
@@ -59,7 +59,31 @@ pub(in crate::pool) fn inspect_path(
         return Err(Unavailable::CannotTell);
     }
     let filesystem = suitable_filesystem(&at, options.any_filesystem)?;
+    check_own_directories(&at)?;
     Ok((at, place, filesystem))
+}
+
+/// Refuses a pool with a mount over one of its own directories, or without that directory. The driver works beneath
+/// mounts, so it would accept volumes that no pod can mount.
+pub(in crate::pool) fn check_own_directories(at: &OwnedFd) -> Result<(), Unavailable> {
+    // First the one that makes the directory a pool.
+    for name in [layout::META, layout::VOLUMES, layout::SNAPSHOTS] {
+        let found = match os::status_at(at, name) {
+            Ok(status) if status.is_mount_root => return Err(Unavailable::MountedOver { name }),
+            Ok(status) => match status.file_type {
+                FileType::Directory => continue,
+                FileType::Symlink => "a symbolic link",
+                _ => "no directory",
+            },
+            Err(Errno::NOENT) if name == layout::META => return Ok(()),
+            Err(Errno::NOENT) => "missing",
+            Err(errno) => {
+                return Err(Fault::new("inspect the pool's own directories", errno).into());
+            }
+        };
+        return Err(Unavailable::NotItsOwn { name, found });
+    }
+    Ok(())
 }
 
 /// The mount of a pool, as the mount table shows it.

@@ -72,6 +72,18 @@ pub enum Unavailable {
     NotEmpty { found: String },
     #[error("it is pool {id} of node {node} already")]
     IsPool { id: PoolId, node: NodeName },
+    #[error(
+        "something is mounted over its directory {name}, where pods would not find their volumes; unmount \
+         that, and if it is a disk for the pool, mount it at the path of a pool instead"
+    )]
+    MountedOver { name: &'static str },
+    #[error(
+        "its directory {name} is {found}; put the directory itself back in that place, with everything in it"
+    )]
+    NotItsOwn {
+        name: &'static str,
+        found: &'static str,
+    },
     #[error("its disk has not answered for {seconds} s; examine the disk and the kernel's log")]
     Silent { seconds: u64 },
     #[error("its filesystem is read-only")]

@@ -6,12 +6,14 @@ use std::process::Command;
 
 use objects::Bytes;
 use rootcellar::check::{About, Finding, Level};
+use rootcellar::pool::count_limited;
+use rootcellar::volume::{SourceId, Volume};
 
 use super::{assert_limits_are_well, assert_well, below, follow, note, of_level, report_on, wrong};
-use crate::sizes::{Rig, SIZE};
+use crate::sizes::{Rig, SIZE, assert_about, fill};
 use support::loops::run;
 use support::picture::with_times;
-use support::require;
+use support::{create, names, publish, require, snapshot};
 
 /// Every limit that differs from its record, and every quota id without a volume, is reported. A
 /// start repairs the limits, and nothing is left to report.
@@ -64,10 +66,9 @@ fn limits_that_are_not_as_recorded_are_reported_and_restored_by_a_start() {
     assert_limits_are_well(&report_on(&rig.node.pool()));
 }
 
-/// Runs the commands of a remedy that applies to subvolumes.
-fn follow_for_subvolume(found: &Finding) {
-    let remedy = found.remedy.as_ref().unwrap();
-    follow(remedy.strip_prefix("if it is a subvolume, ").unwrap(), ";");
+/// Runs the commands of a finding.
+fn follow_all(found: &Finding) {
+    follow(found.remedy.as_ref().unwrap(), ";");
 }
 
 /// The subvolume's own qgroup, of level 0.
@@ -117,7 +118,7 @@ fn quota_conflicts_are_reported_with_a_way_out_that_works() {
     assert_eq!(elsewhere.volume, Some(below(&rig, "third")));
     assert_eq!(findings.len(), 3, "{findings:#?}");
 
-    follow_for_subvolume(elsewhere);
+    follow_all(elsewhere);
     fs::write(&path, record).unwrap();
     rig.start();
     assert_well(&report_on(&rig.node.pool()));
@@ -148,7 +149,7 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
     let report = report_on(&rig.node.pool());
     let found = wrong(&report, About::Usage, "\"a/nested\"");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
-    follow_for_subvolume(found);
+    follow_all(found);
     assert_well(&report_on(&rig.node.pool()));
 }
 
@@ -167,9 +168,14 @@ fn a_quarantined_directory_is_reported_with_its_path() {
     let report = report_on(&rig.node.pool());
     let strange = wrong(&report, About::Records, "its name is none of this driver's");
     assert_eq!(strange.volume, Some("volumes/copy".into()));
-    let lost = wrong(&report, About::Records, "cannot inspect data");
+    let lost = wrong(&report, About::Records, "its data is missing");
     assert_eq!(lost.volume, Some(below(&rig, "other")));
-    assert!(lost.remedy.as_ref().unwrap().contains("volume.json"));
+    assert!(
+        lost.remedy
+            .as_ref()
+            .unwrap()
+            .starts_with("rootcellar volume delete v1-")
+    );
 
     // Only the record is left of the volume that owns the data.
     let id = rig.quota_id("pvc").to_string();
@@ -182,4 +188,114 @@ fn a_quarantined_directory_is_reported_with_its_path() {
     let report = report_on(&rig.node.pool());
     let copy = wrong(&report, About::Limits, "which is another's");
     assert_eq!(copy.volume, Some("volumes/copy".into()));
+}
+
+/// Replaces a volume's `data/` by a copy of its files, as somebody does who restores it by hand.
+fn restore_by_hand(data: &Path) {
+    let old = data.with_file_name("old");
+    fs::rename(data, &old).unwrap();
+    run(Command::new("cp").arg("--archive").args([&old, data]));
+    run(Command::new("btrfs")
+        .args(["-q", "subvolume", "delete"])
+        .arg(&old));
+}
+
+/// Asserts that a volume can be published with its file, has its limit, grows, and can be deleted.
+#[track_caller]
+fn assert_useful(rig: &Rig, volume: &Volume) {
+    let target = rig.published(volume);
+    assert_eq!(
+        fs::read_to_string(rig.data(volume.name.as_str()).join("file")).unwrap(),
+        "kept"
+    );
+    let written = fill(&rig.data(volume.name.as_str()).join("more"));
+    assert_about("what was written", written, SIZE);
+    fs::remove_file(rig.data(volume.name.as_str()).join("more")).unwrap();
+    let twice = Bytes(2 * SIZE.0);
+    assert_eq!(rig.expand(volume, twice).unwrap(), twice);
+    let id = volume.id.to_string();
+    rig.driver().unpublish(&id, &target).unwrap();
+    rig.driver().delete(&id).unwrap();
+}
+
+/// The data of a volume that was restored by hand is charged to nobody. The volume is refused at once, and not only after
+/// a restart weeks later. The commands of `check` put it under its limit again.
+///
+/// Proves: S18, T5.
+#[test]
+fn a_volume_that_was_restored_by_hand_is_refused_until_it_is_charged_again() {
+    let mut rig = require!(loop_devices, Rig::new());
+    let volume = rig.make("pvc", SIZE);
+    fs::write(rig.data("pvc").join("file"), "kept").unwrap();
+    restore_by_hand(&rig.data("pvc"));
+    let refused = |rig: &Rig| {
+        let id = volume.id.to_string();
+        let published = rig.driver().publish(&publish(&id, &rig.node.target("pod")));
+        let copied = rig.driver().create_snapshot(&snapshot("copy", &id));
+        [published.unwrap_err(), copied.unwrap_err()].map(|error| error.to_string())
+    };
+    let before = refused(&rig);
+    assert!(
+        before[0].contains("`rootcellar check` says how"),
+        "{}",
+        before[0]
+    );
+    rig.start();
+    assert_eq!(refused(&rig), before, "a restart changes no answer");
+
+    let report = report_on(&rig.node.pool());
+    follow_all(wrong(&report, About::Limits, "charged to no quota id"));
+    rig.start();
+    assert_limits_are_well(&report_on(&rig.node.pool()));
+    assert_useful(&rig, &volume);
+}
+
+/// While quota is off, a btrfs forgets which subvolume has which limit. `check` says before quota is enabled that there is
+/// more to do, and its commands then make volumes and snapshots useful again. A pool whose files were copied to a new
+/// btrfs has plain directories too.
+///
+/// Proves: S10, T5.
+#[test]
+fn a_pool_is_useful_again_after_its_quota_was_off_or_its_files_were_copied() {
+    for is_copied in [false, true] {
+        let mut rig = require!(loop_devices, Rig::new());
+        let volume = rig.make("pvc", SIZE);
+        fs::write(rig.data("pvc").join("file"), "kept").unwrap();
+        let id = volume.id.to_string();
+        let taken = rig
+            .driver()
+            .create_snapshot(&snapshot("copy", &id))
+            .unwrap();
+        rig.running = None;
+        let frozen = rig.node.pool().join("snapshots");
+        let frozen = frozen.join(&names(&frozen)[0]).join("data");
+        run(Command::new("btrfs")
+            .args(["quota", "disable"])
+            .arg(rig.node.pool()));
+        if is_copied {
+            restore_by_hand(&rig.data("pvc"));
+            restore_by_hand(&frozen);
+        }
+        let report = report_on(&rig.node.pool());
+        let found = wrong(&report, About::Enforcement, "1 volumes promise it");
+        let remedy = found.remedy.as_ref().unwrap();
+        assert!(remedy.contains("cannot be published until"), "{remedy}");
+        assert_eq!(count_limited(&rig.node.pool()).unwrap(), 2);
+        follow_all(found);
+        let report = report_on(&rig.node.pool());
+        let findings = of_level(&report, Level::Wrong).into_iter();
+        let uncharged = findings.filter(|found| found.what.contains("charged to no quota id"));
+        let uncharged: Vec<_> = uncharged.collect();
+        assert_eq!(uncharged.len(), 2, "{:#?}", report.findings);
+        uncharged.into_iter().for_each(follow_all);
+        rig.start();
+        assert_well(&report_on(&rig.node.pool()));
+        let mut request = create("restored", SIZE.0);
+        request.source = Some(SourceId::Snapshot(taken.id.to_string()));
+        let restored = rig.driver().create(&request).unwrap();
+        assert_useful(&rig, &restored);
+        rig.driver().delete_snapshot(&taken.id.to_string()).unwrap();
+        rig.wait_for_trash();
+        assert_useful(&rig, &volume);
+    }
 }

@@ -96,7 +96,7 @@ fn a_damaged_snapshot_is_reported() {
     let found = wrong(&report, About::Records, "snapshot.json");
     assert_eq!(found.volume.as_ref(), Some(&directory));
     let remedy = found.remedy.as_ref().unwrap();
-    assert!(remedy.starts_with("write its snapshot.json anew, or move "));
+    assert!(remedy.starts_with("write its snapshot.json again, or move "));
     assert!(remedy.contains(" out of snapshots; "), "{remedy}");
     assert_eq!(of_level(&report, Level::Wrong).len(), 1, "{report:#?}");
 }

@@ -89,6 +89,8 @@ pub trait Record: Serialize + DeserializeOwned {
         self.unfinished_move().is_none()
     }
     fn quota_id(&self) -> Option<u32>;
+    /// Gives up its quota id, which another object may have now.
+    fn give_up_quota_id(&mut self);
     /// Whether its quota id is in force; false while its tree is being tagged.
     fn is_limited(&self) -> bool {
         true

@@ -116,6 +116,10 @@ impl Record for SnapshotRecord {
         self.quota_id.filter(|id| OURS.contains(id))
     }
 
+    fn give_up_quota_id(&mut self) {
+        self.quota_id = None;
+    }
+
     fn image(&self) -> Option<Image> {
         self.image
     }

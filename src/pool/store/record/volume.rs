@@ -182,6 +182,10 @@ impl Record for VolumeRecord {
         self.quota_id.filter(|id| OURS.contains(id))
     }
 
+    fn give_up_quota_id(&mut self) {
+        self.quota_id = None;
+    }
+
     fn is_limited(&self) -> bool {
         !self.enforcing
     }
