@@ -220,6 +220,24 @@ impl Pool {
         Ok(())
     }
 
+    /// Refuses a volume that a repeated creation finds, and whose data somebody removed by hand. A pool that cannot be asked
+    /// now is not.
+    pub(crate) fn check_present(&self, entry: &Entry) -> Result<()> {
+        let (Ok(_work), Ok(disk)) = (self.begin(), self.disk()) else {
+            return Ok(());
+        };
+        if !lacks_data(&disk, entry) {
+            return Ok(());
+        }
+        Err(Error::Quarantined {
+            path: self.path().join(entry.path()),
+            reason: format!(
+                "its data was removed by hand; delete its claim, or `rootcellar volume delete {}`",
+                entry.record.id
+            ),
+        })
+    }
+
     /// Whether somebody removed the `data/` of an object by hand, or all of its directory.
     pub(crate) fn lacks_data<R: Resource>(&self, entry: &Entry<R>) -> Result<bool> {
         Ok(lacks_data(&*self.disk()?, entry))

@@ -88,6 +88,7 @@ impl<'a> Creation<'a> {
         let id = entry.record.id.to_string();
         self.locks.0.push(self.volumes.in_flight.lock_id(&id)?);
         self.volumes.check_same(&pool, &entry, self.request)?;
+        pool.check_present(&entry)?;
         Ok(Some(Volume::new(&pool, &entry)))
     }
 

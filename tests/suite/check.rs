@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use linux::quota::Enforcement;
+use objects::Bytes;
 use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
 use rootcellar::config::Configured;
 use rootcellar::pool::{PoolOptions, enable_quota};
-use rootcellar::volume::{EnforcementPolicy, Settings};
+use rootcellar::volume::{EnforcementPolicy, ExpandRequest, Settings, Volume};
 
 use crate::sizes::{Rig, SIZE};
 use support::disk::Disk;
@@ -23,7 +25,7 @@ use support::loops::{LoopMount, run};
 use support::memory::MemorySet;
 use support::picture::with_times;
 use support::require;
-use support::{Fakes, Node, create};
+use support::{Fakes, Node, create, eventually, publish};
 
 const MIB: u64 = 1 << 20;
 
@@ -109,6 +111,17 @@ fn follow(remedy: &str, commands_end: &str) {
     run(Command::new("sh").args(["-ec", commands]).env("PATH", path));
 }
 
+/// Asserts that a volume can be published, expanded and deleted, as after each remedy.
+#[track_caller]
+fn assert_useful(rig: &Rig, volume: &Volume) {
+    let target = rig.published(volume);
+    let twice = Bytes(2 * SIZE.0);
+    assert_eq!(rig.expand(volume, twice).unwrap(), twice);
+    let id = volume.id.to_string();
+    rig.driver().unpublish(&id, &target).unwrap();
+    rig.driver().delete(&id).unwrap();
+}
+
 /// A disk with an empty pool on it.
 fn pool_on(filesystem: &'static str, options: &'static [&'static str]) -> (Node, LoopMount) {
     let node = Node::new();
@@ -192,7 +205,11 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         }
         let option = node.own_pool_option();
         let driver = node.volumes_of(std::slice::from_ref(&option), &Fakes::default());
-        driver.create(&create("old", SIZE.0)).unwrap();
+        let old = driver
+            .create(&create("old", SIZE.0))
+            .unwrap()
+            .id
+            .to_string();
         let report = report_on(&node.pool());
         assert_well(&report);
         let words = if is_full {
@@ -207,6 +224,21 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
         ok(&report, About::Enforcement, "enforced by simple quota");
         let not_enforced = note(&report, About::Sizes, "is not enforced");
         assert!(not_enforced.volume.as_ref().unwrap().starts_with("volumes"));
+        eventually("the pool is served with quota", || {
+            driver.check_pools();
+            driver.pools()[0].enforcement() == Enforcement::Squota
+        });
+        let target = node.target("old");
+        driver.publish(&publish(&old, &target)).unwrap();
+        let larger = ExpandRequest {
+            id: old.clone(),
+            path: target.clone(),
+            required: Bytes(2 * SIZE.0),
+            limit: None,
+        };
+        assert_eq!(driver.expand(&larger).unwrap(), larger.required);
+        driver.unpublish(&old, &target).unwrap();
+        driver.delete(&old).unwrap();
     }
 }
 

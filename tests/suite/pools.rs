@@ -260,10 +260,10 @@ fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
                 );
             }
         }
-        let refused = running
-            .publish(&publish(&id, &node.target("pod")))
-            .unwrap_err();
-        assert_pool_error!(refused, Quarantined);
+        let published = running.publish(&publish(&id, &node.target("pod")));
+        assert_pool_error!(published.unwrap_err(), Quarantined);
+        let created = running.create(&create("pvc-1", MIB));
+        assert_pool_error!(created.unwrap_err(), Quarantined);
         running.delete_snapshot(&copy).unwrap();
         running.delete(&id).unwrap();
         let again = running.delete(&id).unwrap_err();
