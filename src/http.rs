@@ -18,7 +18,7 @@ use linux::quota::Enforcement;
 use linux::sync::lock;
 use objects::PoolName;
 use tokio::net::{TcpListener, UnixStream};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use crate::metrics::{self, Metrics, Scrape};
@@ -56,7 +56,11 @@ struct Page {
     /// None: there is no inventory.
     gate: Option<Gate>,
     registration: Arc<Path>,
+    lost: Lost,
 }
+
+/// The reason why the socket's path does not lead to this server, if it does not.
+pub(crate) type Lost = watch::Receiver<Option<String>>;
 
 /// One lock for each pool that was scraped. It is locked during a report, so that a dead disk blocks one
 /// thread and not one for every request.
@@ -73,10 +77,11 @@ pub(crate) async fn serve(
     Server { listener, files }: Server,
     volumes: Arc<Volumes>,
     metrics: Arc<Metrics>,
+    lost: Lost,
 ) {
-    let page = Page::new(volumes, metrics, files);
+    let page = Page::new(volumes, metrics, files, lost);
     let router = Router::new()
-        .route("/healthz", get(async || "ok\n"))
+        .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
         .route("/inventory", get(inventory))
@@ -85,13 +90,14 @@ pub(crate) async fn serve(
 }
 
 impl Page {
-    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>, files: Files) -> Self {
+    fn new(volumes: Arc<Volumes>, metrics: Arc<Metrics>, files: Files, lost: Lost) -> Self {
         Self {
             volumes,
             metrics,
             turns: Turns::default(),
             gate: files.key.map(Gate::new),
             registration: files.registration.into(),
+            lost,
         }
     }
 
@@ -127,6 +133,17 @@ impl Scraped {
             Ok(Ok(status)) => status,
             Ok(Err(_)) | Err(_) => pool.remembered(),
         }
+    }
+}
+
+/// Fails only while no new call can reach the server, so that the kubelet restarts it.
+async fn healthz(State(page): State<Page>) -> (StatusCode, String) {
+    match &*page.lost.borrow() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(reason) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("no call reaches the driver: {reason}\n"),
+        ),
     }
 }
 
@@ -343,6 +360,7 @@ mod tests {
                 volumes,
                 Arc::new(Metrics::new("n1".parse().unwrap())),
                 Files::default(),
+                watch::channel(None).1,
             ),
         )
     }

@@ -12,12 +12,11 @@ use axum::body::Body;
 use axum::middleware::map_response;
 use linux::mount::MountWatch;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::{JoinError, JoinHandle};
 use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Status;
 use tonic::transport::Server;
 
@@ -36,7 +35,7 @@ use crate::rpc::{
 };
 use crate::volume::{MEMBER_WAIT, PATIENCE, Settings, Volumes};
 
-use socket::Endpoint;
+use socket::{Check, Connections, Endpoint};
 
 /// Threads for the sockets; the work is done on the blocking pool. With a second one, every call would
 /// wake it for nothing.
@@ -52,7 +51,7 @@ const OTHER_THREADS: usize = 64;
 /// The number of members for which a set has threads, if their disks all hang.
 const MEMBERS: usize = 128;
 
-/// The interval of two rounds of health checks.
+/// The interval of two rounds of health checks, and of two checks of the socket.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// The most pools in a round, so that many cost no more than twenty.
@@ -109,8 +108,10 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
         let http = http.map(|listener| http::Server { listener, files });
         let (endpoint, listener) = Endpoint::bind(&config.endpoint).await?;
         tracing::info!(endpoint = %config.endpoint.display(), "serving");
-        let served = serve(listener, http, plugin, Arc::clone(&volumes), stop).await;
-        endpoint.remove();
+        let endpoint = Arc::new(endpoint);
+        let socket = (Arc::clone(&endpoint), listener);
+        let served = serve(socket, http, plugin, Arc::clone(&volumes), stop).await;
+        endpoint.remove().await;
         served
     });
     volumes.stop();
@@ -121,7 +122,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
 
 /// Serves on sockets that are bound already until `shutdown` ends; returns when the calls have ended.
 async fn serve(
-    listener: UnixListener,
+    (endpoint, listener): (Arc<Endpoint>, UnixListener),
     http: Option<http::Server>,
     plugin: Plugin,
     volumes: Arc<Volumes>,
@@ -134,12 +135,17 @@ async fn serve(
         Arc::clone(&metrics),
     ));
     let (stop, stopped) = oneshot::channel();
-    let mut grpc = tokio::spawn(serve_grpc(listener, Arc::clone(&edge), stopped));
-    let http = http.map(|server| tokio::spawn(http::serve(server, Arc::clone(&volumes), metrics)));
+    let (remaking, remade) = mpsc::channel(1);
+    let connections = Connections { listener, remade };
+    let mut grpc = tokio::spawn(serve_grpc(connections, Arc::clone(&edge), stopped));
+    let (losing, lost) = watch::channel(None);
+    let pages = |server| http::serve(server, Arc::clone(&volumes), metrics, lost);
+    let http = http.map(|server| tokio::spawn(pages(server)));
     let served = tokio::select! {
         () = shutdown => Ok(()),
         error = check_pools(Arc::clone(&volumes)) => Err(error),
-        ended = &mut grpc => Err(Error::Internal(format!("the socket is closed: {ended:?}"))),
+        error = check_socket(endpoint, remaking, losing) => Err(error),
+        ended = &mut grpc => Err(closed(ended)),
     };
     volumes.stop_copies();
     if stop.send(()).is_ok() {
@@ -151,13 +157,23 @@ async fn serve(
     served
 }
 
+/// The error of a socket that does not accept connections any more.
+fn closed(ended: Result<Result<(), tonic::transport::Error>, JoinError>) -> Error {
+    let why = match ended {
+        Ok(Ok(())) => "nobody stopped it".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => panic.to_string(),
+    };
+    Error::Internal(format!("the socket is closed: {why}"))
+}
+
 async fn serve_grpc(
-    listener: UnixListener,
+    connections: Connections,
     edge: Arc<Edge>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), tonic::transport::Error> {
     // Without free file descriptors, the same connection fails again and again.
-    let incoming = UnixListenerStream::new(listener).then(async |accepted| {
+    let incoming = connections.then(async |accepted| {
         if accepted.is_err() {
             tokio::time::sleep(page::ACCEPT_PAUSE).await;
         }
@@ -195,6 +211,42 @@ fn services(edge: &Arc<Edge>) -> Router {
         )
         .fallback(async || Status::unimplemented("unknown service").into_http::<Body>())
         .layer(map_response(until_sent))
+}
+
+/// Checks the socket forever, each time in a thread that its directory's disk may block. Sends a listener that
+/// has replaced the last one, and the reason why the path does not lead to this server. Returns the reason to stop.
+async fn check_socket(
+    endpoint: Arc<Endpoint>,
+    remaking: mpsc::Sender<UnixListener>,
+    losing: watch::Sender<Option<String>>,
+) -> Error {
+    loop {
+        tokio::time::sleep(CHECK_EVERY).await;
+        let (endpoint, handle) = (Arc::clone(&endpoint), Handle::current());
+        let check = move || handle.block_on(endpoint.check());
+        let reason = match tokio::task::spawn_blocking(check).await {
+            Ok(Check::Ours) => None,
+            Ok(Check::Remade(listener)) => {
+                tracing::warn!("no server had a socket at the endpoint any more; made it again");
+                if remaking.send(listener).await.is_err() {
+                    return Error::Internal("nobody accepts connections any more".into());
+                }
+                None
+            }
+            Ok(Check::Lost(error)) => Some(error.to_string()),
+            Err(panic) => Some(format!("the check of the socket failed: {panic}")),
+        };
+        losing.send_if_modified(|known| {
+            let is_new = *known != reason;
+            match &reason {
+                Some(reason) if is_new => tracing::error!(reason, "the socket is lost"),
+                None if is_new => tracing::info!("the socket is this server's again"),
+                _ => {}
+            }
+            *known = reason;
+            is_new
+        });
+    }
 }
 
 /// Loads the records, then checks the health of the pools and finds members of sets forever. Returns

@@ -44,7 +44,7 @@ impl Running {
                 value: "n1".into(),
             },
         };
-        let (_endpoint, listener) = Endpoint::bind(&socket_in(dir.path())).await.unwrap();
+        let (endpoint, listener) = Endpoint::bind(&socket_in(dir.path())).await.unwrap();
         let http = bind_http("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = http.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -57,7 +57,13 @@ impl Running {
             listener: http,
             files,
         };
-        let ended = tokio::spawn(serve(listener, Some(http), plugin, volumes, shutdown));
+        let ended = tokio::spawn(serve(
+            (Arc::new(endpoint), listener),
+            Some(http),
+            plugin,
+            volumes,
+            shutdown,
+        ));
         Self {
             dir,
             http: address,

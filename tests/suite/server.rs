@@ -7,6 +7,7 @@ mod inspecting;
 mod lifetime;
 mod pages;
 
+use std::net::SocketAddr;
 use std::process::Command;
 
 use rustix::fs::FlockOperation;
@@ -27,6 +28,12 @@ fn rootcellar(arguments: &[&str]) -> Command {
 /// As [`Server::command`], with this `--lock-wait`.
 fn waiting(node: &Node, pools: &[String], lock_wait: &str) -> Command {
     Server::with(&Server::command(node, pools), "--lock-wait", lock_wait)
+}
+
+/// The command with the pages at an address.
+fn with_page(mut command: Command, address: SocketAddr) -> Command {
+    command.arg("--http").arg(address.to_string());
+    command
 }
 
 /// Initializes the node's only pool, as an operator would.

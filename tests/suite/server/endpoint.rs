@@ -7,10 +7,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use super::last_line;
+use rustix::process::Signal;
+
+use super::{last_line, with_page};
+use support::page::{free_address, page};
 use support::picture::picture;
 use support::server::{Server, with_umask};
-use support::{Node, eventually};
+use support::{Node, eventually, names};
 
 /// The server's command in a shell with umask 0.
 fn without_umask(node: &Node) -> Command {
@@ -164,18 +167,51 @@ async fn a_socket_removed_by_hand_does_not_disturb_the_stop() {
     assert_eq!(server.stop(), Some(0));
 }
 
-/// A socket that another server created meanwhile is not removed.
+/// A removed socket is made again as a start makes it, and the connections of before go on. The stop removes
+/// the new one.
+///
+/// Proves: SV3, SV5, SV7.
+#[tokio::test]
+async fn a_removed_socket_is_made_again() {
+    let (node, address) = (Node::new(), free_address());
+    let command = Server::command(&node, &[node.pool_option()]);
+    let server = Server::spawn(&node, &mut with_page(command, address));
+    server.wait_ready().await;
+    let mut before = server.clients().await;
+    for times in 1..=2 {
+        fs::remove_file(&server.socket).unwrap();
+        eventually("it is served again", || {
+            UnixStream::connect(&server.socket).is_ok()
+        });
+        let mode = fs::symlink_metadata(&server.socket).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o7777, 0o600);
+        assert!(server.clients().await.ready().await);
+        assert!(before.ready().await);
+        assert_eq!(page(address, "/healthz").unwrap().0, 200);
+        let log = server.log();
+        assert_eq!(log.matches("made it again").count(), times, "{log}");
+    }
+    server.signal(Signal::TERM);
+    let (code, log) = server.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(names(&node.path("run")), Vec::<String>::new());
+}
+
+/// A socket that another server has put in the place of this one's is not removed.
 ///
 /// Proves: SV5.
 #[tokio::test]
 async fn a_stopping_server_does_not_remove_anothers_socket() {
     let node = Node::new();
     let first = Server::start(&node).await;
-    fs::remove_file(&first.socket).unwrap();
-    let second = Server::spawn(&node, &mut Server::command(&node, &[]));
+    let command = Server::command(&node, &[]);
+    let other = format!("unix://{}", node.path("run/other.sock").display());
+    let mut second = Server::spawn(&node, &mut Server::with(&command, "--endpoint", &other));
     eventually("the second one listens", || {
-        UnixStream::connect(&second.socket).is_ok()
+        UnixStream::connect(node.path("run/other.sock")).is_ok()
     });
+    fs::rename(node.path("run/other.sock"), &first.socket).unwrap();
+    second.socket.clone_from(&first.socket);
     assert_eq!(first.stop(), Some(0));
     assert!(second.clients().await.ready().await);
 }

@@ -1,18 +1,17 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
-use std::net::{SocketAddr, TcpListener};
-use std::process::Command;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
-use super::{hold_lock, init_pool, rootcellar, waiting};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use super::{hold_lock, init_pool, rootcellar, waiting, with_page};
 use support::messages::create;
 use support::page::{free_address, page};
 use support::server::Server;
 use support::{Node, eventually};
-
-fn with_page(mut command: Command, address: SocketAddr) -> Command {
-    command.arg("--http").arg(address.to_string());
-    command
-}
 
 /// `/readyz` names an unavailable pool but stays successful, and `/metrics` distinguishes it from
 /// the healthy one. Probe and `/healthz` also succeed.
@@ -78,6 +77,71 @@ async fn readyz_is_503_while_loading_and_200_after() {
     drop(lock);
     eventually("it is ready", || page(address, "/readyz").unwrap().0 == 200);
     assert_eq!(server.stop(), Some(0));
+}
+
+/// `/healthz` says why no call reaches the server, while the path of its socket leads elsewhere.
+///
+/// Proves: SV7.
+#[tokio::test]
+async fn healthz_fails_while_the_socket_is_lost() {
+    type Make = fn(&Path) -> Option<UnixListener>;
+    // The file that takes the socket's place; without one, the directory above is missing.
+    let cases: [(&str, Option<Make>, &str); 4] = [
+        (
+            "another server",
+            Some(|path| Some(UnixListener::bind(path).unwrap())),
+            "csi.sock belongs to a running server",
+        ),
+        (
+            "a file",
+            Some(|path| fs::write(path, "").map(|()| None).unwrap()),
+            "csi.sock is not a socket",
+        ),
+        (
+            "a directory",
+            Some(|path| fs::create_dir(path).map(|()| None).unwrap()),
+            "csi.sock is not a socket",
+        ),
+        ("no directory above", None, "No such file or directory"),
+    ];
+    let mut started = Vec::new();
+    for (case, make, about) in cases {
+        let (node, address) = (Node::new(), free_address());
+        let command = with_page(Server::command(&node, &[]), address);
+        let server = Server::spawn(&node, &mut { command });
+        server.wait_ready().await;
+        let (run, other) = (node.path("run"), node.path("run/other"));
+        let listener = make.and_then(|make| make(&other));
+        let lose = move || {
+            if make.is_some() {
+                let socket = run.join("csi.sock");
+                renameat_with(CWD, &other, CWD, &socket, RenameFlags::EXCHANGE).unwrap();
+            } else if run.is_dir() {
+                fs::rename(&run, run.with_file_name("away")).unwrap();
+            } else {
+                fs::rename(run.with_file_name("away"), &run).unwrap();
+            }
+        };
+        lose();
+        started.push((case, about, node, address, server, lose, listener));
+    }
+    let healthz = |address| page(address, "/healthz").unwrap();
+    for (case, about, node, address, server, mend, _listener) in started {
+        eventually("it is lost", || healthz(address).0 == 503);
+        let (_, text) = healthz(address);
+        assert!(text.contains(about), "{case}: {text}");
+        assert_eq!(page(address, "/readyz").unwrap().0, 200, "{case}");
+        assert!(server.log().contains(about), "{case}: {}", server.log());
+        mend();
+        eventually("it is found again", || healthz(address).0 == 200);
+        assert!(server.clients().await.ready().await, "{case}");
+        let log = server.log();
+        for (change, times) in [("is lost", 1), ("again", 1), ("made it", 0)] {
+            assert_eq!(log.matches(change).count(), times, "{case}: {log}");
+        }
+        assert_eq!(server.stop(), Some(0), "{case}");
+        drop(node);
+    }
 }
 
 /// An address in use is a mistake that is reported in one sentence with exit code 64, and no socket
