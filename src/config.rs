@@ -11,7 +11,7 @@ use linux::os::Os;
 use objects::{DriverArgs, Invalid, NodeName, PoolName};
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Memory, PoolOptions, PoolSet};
+use crate::pool::{self, Memory, PartMount, PoolOptions, PoolSet};
 
 /// The longest path of a Unix socket: `sun_path` without its final NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -205,12 +205,18 @@ impl Configured {
     pub fn expand(self, memory: Option<&Memory>) -> Result<Vec<PoolOptions>> {
         let mut pools = self.pools;
         if !self.sets.is_empty() {
-            let table = Path::new("/proc/self/mountinfo");
-            let table = MountTable::read().map_err(PathFault::at("read", table))?;
-            let members = pool::members(&self.sets, &table, memory)?;
+            let members = pool::members(&self.sets, &mount_table()?, memory)?;
             pools.extend(members.into_iter().map(|member| member.options));
         }
         Ok(pools)
+    }
+
+    /// The mounts below the directories of sets that are not members, because they show a part of a disk.
+    pub fn part_mounts(&self) -> Result<Vec<PartMount>> {
+        if self.sets.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(pool::part_mounts(&self.sets, &mount_table()?))
     }
 
     /// Whether the pool at a path must be a mount point.
@@ -234,6 +240,11 @@ impl Configured {
         });
         pools.chain(sets)
     }
+}
+
+fn mount_table() -> Result<MountTable> {
+    let table = Path::new("/proc/self/mountinfo");
+    Ok(MountTable::read().map_err(PathFault::at("read", table))?)
 }
 
 /// The place of a pool or a set, for comparisons.

@@ -22,7 +22,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use crate::metrics::{self, Metrics, Scrape};
-use crate::pool::{Pool, PoolStatus, Unavailable};
+use crate::pool::{PartMount, Pool, PoolStatus, Unavailable};
 use crate::volume::Volumes;
 
 use inventory::Gate;
@@ -152,7 +152,8 @@ async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
     // volumes.
     let pools = page.volumes.pools();
     let pools: Vec<Health> = pools.iter().map(Health::of).collect();
-    readiness(page.volumes.is_loaded(), &pools)
+    let parts = page.volumes.part_mounts();
+    readiness(page.volumes.is_loaded(), &pools, &parts)
 }
 
 async fn inventory(State(page): State<Page>, headers: HeaderMap) -> Response {
@@ -217,7 +218,7 @@ impl Health {
 
 /// The driver is ready when it has loaded its records. An unavailable pool does not make it unready,
 /// because one dead disk would then stop the rollout of a cluster.
-fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
+fn readiness(loaded: bool, pools: &[Health], parts: &[PartMount]) -> (StatusCode, String) {
     let mut text = String::new();
     if !loaded {
         text.push_str("loading\n");
@@ -250,6 +251,9 @@ fn readiness(loaded: bool, pools: &[Health]) -> (StatusCode, String) {
                 "pool {name}: cordoned; `rootcellar pool uncordon {name}` ends that"
             );
         }
+    }
+    for part in parts {
+        let _ = writeln!(text, "pool set {}: {part}", part.set);
     }
     if pools.is_empty() {
         text.push_str(
@@ -329,7 +333,7 @@ mod tests {
             ),
         ];
         for (loaded, pools, code, text) in cases {
-            let (got_code, got_text) = readiness(loaded, &pools);
+            let (got_code, got_text) = readiness(loaded, &pools, &[]);
             assert_eq!((got_code.as_u16(), got_text.as_str()), (code, text));
         }
     }

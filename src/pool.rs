@@ -91,7 +91,7 @@ pub use store::record::{
     VolumeRecord,
 };
 pub use store::refusal::{OutOfRange, Refusal, Stopped};
-pub use store::set::{Member, PoolSet, members};
+pub use store::set::{Member, PartMount, PoolSet, members, part_mounts};
 pub(crate) use store::space::Space;
 pub use store::unavailable::Unavailable;
 pub(crate) use trash::reclaimer::STOP_PATIENCE;

@@ -54,9 +54,13 @@ pub(super) struct ShowArgs {
 }
 
 impl InspectArgs {
-    /// The pools, the members of sets included.
+    /// The pools, the members of sets included. Prints which mounts are not members, and why.
     pub(super) fn pools(&self, memory: Option<&Memory>) -> Result<Vec<PoolOptions>> {
-        self.pools.all()?.expand(memory)
+        let configured = self.pools.all()?;
+        for part in configured.part_mounts()? {
+            eprintln!("rootcellar: pool set {}: {part}", part.set);
+        }
+        configured.expand(memory)
     }
 
     /// The server's memory. A command that inspects creates nothing, and a missing directory remembers

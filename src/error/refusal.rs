@@ -8,7 +8,7 @@ use linux::mount::{self, UsersUnknown};
 use objects::{AccessMode, Bytes, Invalid, PoolId, PoolName, SnapshotName, VolumeId, VolumeName};
 
 use crate::error::host::{Cause, HostRefusal};
-use crate::pool::{self, Source, Unavailable};
+use crate::pool::{self, PartMount, Source, Unavailable};
 
 /// The reason why somebody must act first.
 #[derive(Debug, thiserror::Error)]
@@ -146,8 +146,11 @@ pub enum Unsuitable {
     NoPools,
     #[error("this node has no pool {wanted}; it has {all}")]
     NoPool { wanted: PoolName, all: String },
-    #[error("pool set {set} has no member on this node; mount a disk below its directory")]
-    EmptySet { set: PoolName },
+    #[error("pool set {set} has no member on this node; {}", to_members(.part.as_ref()))]
+    EmptySet {
+        set: PoolName,
+        part: Option<PartMount>,
+    },
     #[error(
         "pool {pool} cannot enforce sizes, and the class has enforcement=required; use another pool, or follow \
          `rootcellar check`"
@@ -285,6 +288,13 @@ impl From<Unsuitable> for Difference {
     fn from(reason: Unsuitable) -> Self {
         Self::Unsuitable(Box::new(reason))
     }
+}
+
+/// The way to a first member of a set.
+fn to_members(part: Option<&PartMount>) -> String {
+    part.map_or("mount a disk below its directory".to_owned(), |part| {
+        part.to_string()
+    })
 }
 
 fn up_to(limit: Option<Bytes>) -> String {

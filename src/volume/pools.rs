@@ -10,7 +10,9 @@ use linux::sync::lock;
 use objects::{Bytes, PoolId, PoolName};
 
 use crate::error::{Code, Error, Operation, Result, Unsuitable};
-use crate::pool::{self, Context, Expected, Member, Pool, PoolOptions, PoolSet, Unavailable};
+use crate::pool::{
+    self, Context, Expected, Member, PartMount, Pool, PoolOptions, PoolSet, Unavailable,
+};
 use crate::volume::requests::Capacity;
 
 #[derive(Debug)]
@@ -19,6 +21,8 @@ pub(super) struct Pools {
     sets: Vec<PoolSet>,
     /// The pools of the configuration, then the members of sets.
     list: Mutex<Arc<[Arc<Pool>]>>,
+    /// The mounts below the directories of sets that the last comparison has passed over.
+    parts: Mutex<Arc<[PartMount]>>,
     /// Locked during the choice of a member.
     choosing: Arc<Mutex<()>>,
 }
@@ -35,6 +39,8 @@ pub(super) struct OfClass {
     pub(super) is_set: bool,
     /// The member that is tried before the others.
     first: Option<Arc<Pool>>,
+    /// A mount that a person may take for a member.
+    part: Option<PartMount>,
     /// Locked during a choice.
     choosing: Arc<Mutex<()>>,
 }
@@ -46,6 +52,8 @@ pub(super) struct Discovered {
     pub(super) removed: Vec<Arc<Pool>>,
     /// The members whose mount is not the one that they are served from, the added ones included.
     pub(super) changed: Vec<Arc<Pool>>,
+    /// The mounts that were passed over the first time.
+    pub(super) parts: Vec<PartMount>,
 }
 
 impl Pools {
@@ -65,12 +73,17 @@ impl Pools {
             context,
             sets,
             list: Mutex::new(list),
+            parts: Mutex::default(),
             choosing: Arc::default(),
         })
     }
 
     pub(super) fn all(&self) -> Arc<[Arc<Pool>]> {
         Arc::clone(&lock(&self.list))
+    }
+
+    pub(super) fn parts(&self) -> Arc<[PartMount]> {
+        Arc::clone(&lock(&self.parts))
     }
 
     pub(super) fn sets(&self) -> &[PoolSet] {
@@ -105,6 +118,10 @@ impl Pools {
             }
         }
         *lock(&self.list) = all.into();
+        let (parts, known) = (pool::part_mounts(&self.sets, table), self.parts());
+        let new = parts.iter().filter(|part| !known.contains(part));
+        found.parts.extend(new.cloned());
+        *lock(&self.parts) = parts.into();
         Ok(found)
     }
 
@@ -141,6 +158,7 @@ impl Pools {
             pools: all.iter().filter(is_of_class).cloned().collect(),
             is_set: self.sets.iter().any(|set| set.name() == *name),
             first: None,
+            part: self.parts().iter().find(|part| part.set == **name).cloned(),
             choosing: Arc::clone(&self.choosing),
         })
     }
@@ -166,6 +184,7 @@ impl OfClass {
             pools: vec![pool],
             is_set: false,
             first: None,
+            part: None,
             choosing: Arc::default(),
         }
     }
@@ -323,8 +342,8 @@ impl Placement<'_> {
                 Error::of_new(pool::Error::NoEmptyDisk { pool, least })
             }
             None => {
-                let set = of_class.name.clone();
-                Unsuitable::EmptySet { set }.into()
+                let (set, part) = (of_class.name.clone(), of_class.part.clone());
+                Unsuitable::EmptySet { set, part }.into()
             }
         }
     }

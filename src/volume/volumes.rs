@@ -14,7 +14,8 @@ use objects::NodeName;
 use crate::error::{Error, Result, Unsuitable};
 use crate::pool::STOP_PATIENCE;
 use crate::pool::{
-    Context, Deletion, Disk, Index, Memory, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
+    Context, Deletion, Disk, Index, Memory, PartMount, Pool, PoolOptions, PoolSet, Unavailable,
+    VolumeRecord,
 };
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::InFlight;
@@ -198,6 +199,9 @@ impl Volumes {
             tracing::info!(pool = %pool.name(), "is no member of a pool set any more");
             pool.trash.end();
         }
+        for part in &found.parts {
+            tracing::warn!(set = %part.set, reason = %part, "a mount is not a member of its pool set");
+        }
         // Of all pools, because a thread may have failed to start before.
         for pool in self.pools().iter() {
             pool.start_reclaiming().map_err(no_thread(pool))?;
@@ -227,6 +231,11 @@ impl Volumes {
     /// The pools of now: those of the configuration, then the members of sets.
     pub fn pools(&self) -> Arc<[Arc<Pool>]> {
         self.pools.all()
+    }
+
+    /// The mounts below the directories of sets that are not members, because they show a part of a disk.
+    pub fn part_mounts(&self) -> Arc<[PartMount]> {
+        self.pools.parts()
     }
 
     /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a

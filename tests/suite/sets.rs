@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use objects::Bytes;
 use rootcellar::error::{Code, Operation};
-use rootcellar::pool::Unavailable;
+use rootcellar::pool::{PartMount, Unavailable};
 use rootcellar::volume::{Capacity, Class, Settings, Volumes};
 
 use super::snapshots::assert_code;
@@ -91,7 +91,13 @@ fn members_are_the_mounts_below_the_directory() {
     };
     let driver = node.volumes_with(settings, &Fakes::default());
     assert_eq!(names_of(&driver), ["set/disk1", "set/disk2"]);
+    driver.discover().unwrap();
+    let parts: Vec<_> = driver.part_mounts().iter().cloned().collect();
+    let (set, path) = ("set".parse().unwrap(), node.member("disk4"));
+    assert_eq!(parts, [PartMount { set, path }]);
     support::unmount(node.member("disk4"));
+    driver.discover().unwrap();
+    assert!(driver.part_mounts().is_empty());
     assert_eq!(support::names(&node.member("disk3")), [""; 0]);
     assert_eq!(support::names(&part), [""; 0]);
 }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use glob::Pattern;
-use linux::mount::MountTable;
+use linux::mount::{MountEntry, MountTable};
 use linux::os;
 use objects::{Invalid, PoolName};
 
@@ -57,21 +58,19 @@ impl PoolSet {
         })
     }
 
-    /// The mounts directly below the directory that are members.
-    fn mounted<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = Member> + use<'a> {
+    /// The mounts directly below the directory with the names of members.
+    fn mounted<'a>(
+        &'a self,
+        table: &'a MountTable,
+    ) -> impl Iterator<Item = (PoolOptions, &'a MountEntry)> + use<'a> {
         // The kernel shows mount points without the links of the configured path. A directory that
         // cannot be opened shows no mounts.
         let dir = os::open_path(self.dir()).and_then(|dir| os::path_of(&dir));
         let dir = dir.ok();
         table.entries.iter().filter_map(move |entry| {
-            // The mount of a directory shows a part of another disk.
-            let is_whole = entry.root == Path::new("/");
             let is_below = entry.mount_point.parent() == dir.as_deref();
             let name = entry.mount_point.file_name();
-            Some(Member {
-                options: self.member(name.filter(|_| is_whole && is_below)?)?,
-                mount: Some(entry.id),
-            })
+            Some((self.member(name.filter(|_| is_below)?)?, entry))
         })
     }
 
@@ -112,6 +111,48 @@ pub struct Member {
     pub mount: Option<u64>,
 }
 
+/// A mount below the directory of a set that is not a member, because it shows a part of a disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartMount {
+    pub set: PoolName,
+    pub path: PathBuf,
+}
+
+impl fmt::Display for PartMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        write!(
+            f,
+            "{path} is a bind mount of a directory, or a btrfs subvolume, and not the root of a filesystem, so \
+             it is not a member; mount the disk itself there, or serve the directory by --pool"
+        )
+    }
+}
+
+fn is_whole(mount: &MountEntry) -> bool {
+    mount.root == Path::new("/")
+}
+
+/// The mounts of parts of disks that nothing else keeps from being members of sets, in the order of their paths.
+pub fn part_mounts(sets: &[PoolSet], table: &MountTable) -> Vec<PartMount> {
+    let mut found = BTreeMap::new();
+    for set in sets {
+        for (PoolOptions { path, .. }, mount) in set.mounted(table) {
+            if is_whole(mount) {
+                found.insert(path, None);
+            } else {
+                let set = set.name().clone();
+                let part = Some(PartMount {
+                    set,
+                    path: path.clone(),
+                });
+                found.entry(path).or_insert(part);
+            }
+        }
+    }
+    found.into_values().flatten().collect()
+}
+
 /// The members of sets: the mounts below their directories, and the pools that were there before, in
 /// the order of the sets and of their names. A mount that several sets match is in the first.
 pub fn members(
@@ -128,8 +169,13 @@ pub fn members(
             options,
             mount: None,
         });
+        let mounted = set.mounted(table).filter(|(_, mount)| is_whole(mount));
+        let mounted = mounted.map(|(options, mount)| Member {
+            options,
+            mount: Some(mount.id),
+        });
         // A later mount at the same path is on top.
-        let found = known.chain(set.mounted(table));
+        let found = known.chain(mounted);
         let found = found.map(|member| (member.options.path.clone(), member));
         let found: BTreeMap<_, _> = found.collect();
         let new = found

@@ -3,13 +3,15 @@
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use tonic::Code;
+
 use support::disk::FILESYSTEMS;
-use support::messages::{create_with, publish};
+use support::messages::{create_with, publish, refused};
 use support::page::{free_address, page};
 use support::pod::PodNode;
 use support::server::Server;
 use support::tree::{Extent, Walked, nasty};
-use support::{directory_of, eventually, require, rootcellar};
+use support::{Node, directory_of, eventually, require, rootcellar};
 
 /// A disk that is mounted while the server runs serves a volume within five seconds. A missing one is
 /// reported by every page and by the command line, with its name.
@@ -163,4 +165,49 @@ async fn moves_between(disks: [(&str, &'static str); 2]) {
     assert!(text.contains(target.to_str().unwrap()), "{text}");
     clients.unpublish(&id, &target).await.unwrap();
     server.stop();
+}
+
+/// A bind mount of a directory is named with the way out, because the person who made it takes it for a member.
+///
+/// Proves: PS1.
+#[tokio::test]
+async fn a_bind_mount_that_is_no_member_is_named() {
+    require!(mount_namespace);
+    let (node, address) = (Node::new(), free_address());
+    let (from, at) = (node.path("from"), node.path("disks/one"));
+    for dir in [&from, &at] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    rustix::mount::mount_bind(&from, &at).unwrap();
+    let set = format!("set={},init", node.path("disks").display());
+    let mut command = Server::command(&node, &[]);
+    command.args(["--pool-set", &set]);
+    command.arg("--http").arg(address.to_string());
+    let server = Server::spawn(&node, &mut command);
+    server.wait_ready().await;
+    let reason = format!(
+        "{} is a bind mount of a directory, or a btrfs subvolume, and not the root of a filesystem, so it is not a \
+         member; mount the disk itself there, or serve the directory by --pool",
+        at.display()
+    );
+    let named = format!("pool set set: {reason}");
+    eventually("it is on the page", || {
+        let (_, text) = page(address, "/readyz").unwrap();
+        text.lines().any(|line| line == named)
+    });
+    assert!(server.log().contains(&reason), "{}", server.log());
+    let refusal = format!("pool set set has no member on this node; {reason}");
+    let new = create_with("v", 1 << 20, &[("pool", "set")]);
+    let answer = server.clients().await.create(new).await;
+    refused("create", answer, Code::ResourceExhausted, &refusal);
+    for inspect in [&["pool", "list"][..], &["check"]] {
+        let mut command = Command::new(rootcellar());
+        command.args(inspect).args(["--pool-set", &set]);
+        let shown = command.arg("--state-dir").arg(node.path("state"));
+        let shown = String::from_utf8(shown.output().unwrap().stderr).unwrap();
+        let line = format!("rootcellar: {named}");
+        assert!(shown.lines().any(|found| found == line), "{shown}");
+    }
+    assert_eq!(server.stop(), Some(0));
+    support::unmount(&at);
 }
