@@ -344,7 +344,7 @@ fn a_path_that_is_not_the_pool_makes_it_unavailable() {
                 fs::rename(node.pool(), node.path("elsewhere")).unwrap();
                 fs::write(node.pool(), "").unwrap();
             },
-            |s| matches!(s, Unavailable::Absent),
+            |s| matches!(s, Unavailable::File { path } if path.ends_with("pool")),
         ),
         (
             "an empty directory is in its place",
@@ -775,4 +775,32 @@ fn ids_never_collide_between_nodes() {
             .id
     });
     assert_ne!(ids[0], ids[1]);
+}
+
+/// A file at a pool's path or above it is named as the reason.
+///
+/// Proves: P1.
+#[test]
+fn a_file_in_the_way_of_a_pool_is_named() {
+    let node = Node::new();
+    let file = node.path("file");
+    fs::write(&file, "").unwrap();
+    let cases = [
+        ("file", ",init"),
+        ("file", ""),
+        ("file", ",require-mount"),
+        ("file/pool", ",init"),
+        ("file/above/pool", ""),
+        ("file/pool", ",require-mount"),
+    ];
+    for (path, options) in cases {
+        let pool = format!("default={}{options}", node.path(path).display());
+        let volumes = Arc::new(Volumes::new(node.settings(&[pool])).unwrap());
+        volumes.load().unwrap();
+        let reason = unavailable(&volumes).unwrap();
+        let expected = Unavailable::File { path: file.clone() };
+        assert_eq!(reason, expected, "{path}{options}");
+        volumes.stop();
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"");
 }

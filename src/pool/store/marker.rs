@@ -68,7 +68,9 @@ pub(crate) fn make_directory(os: &Os, path: &Path) -> Result<(), Unavailable> {
     };
     let parent = match os::open_path(parent).and_then(|place| os::open_dir(place, ".")) {
         Ok(parent) => parent,
-        Err(Errno::NOENT | Errno::NOTDIR) => return Err(Unavailable::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            return Err(Unavailable::of_file(path).unwrap_or(Unavailable::Absent));
+        }
         Err(errno) => return Err(Fault::new("open the directory above the pool", errno).into()),
     };
     match os.mkdir(&parent, name, 0o700) {

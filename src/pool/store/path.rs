@@ -32,8 +32,14 @@ pub(crate) fn open_mounted(
 ) -> Result<(OwnedFd, os::Status), Unavailable> {
     let at = match os::open_path(path) {
         Ok(at) => at,
-        Err(Errno::NOENT | Errno::NOTDIR) if required => return Err(Unavailable::NotMounted),
-        Err(Errno::NOENT | Errno::NOTDIR) => return Err(Unavailable::Absent),
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            let nothing = if required {
+                Unavailable::NotMounted
+            } else {
+                Unavailable::Absent
+            };
+            return Err(Unavailable::of_file(path).unwrap_or(nothing));
+        }
         Err(errno) => return Err(Fault::new("open the pool's directory", errno).into()),
     };
     let status = os::status(&at).context("inspect the pool's directory")?;

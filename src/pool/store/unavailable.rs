@@ -1,5 +1,7 @@
 //! The reasons why a pool cannot be used.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use linux::fault::Fault;
@@ -15,6 +17,9 @@ pub enum Unavailable {
     Opening,
     #[error("nothing is at its path; make the directory or mount the disk")]
     Absent,
+    /// A file is at the path or above it.
+    #[error("{} is a file, not a directory; move it away, or give the pool another path", .path.display())]
+    File { path: PathBuf },
     /// The path is no mount point, and must be one.
     #[error(
         "nothing is mounted at its path, which must be a mount point; mount the disk, or, if it is lost \
@@ -100,6 +105,13 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
+    /// The reason why no directory is at a path, if that is a file.
+    pub(in crate::pool) fn of_file(path: &Path) -> Option<Self> {
+        let is_file = |path: &&Path| fs::metadata(path).is_ok_and(|found| !found.is_dir());
+        let path = path.ancestors().find(is_file)?.to_owned();
+        Some(Self::File { path })
+    }
+
     /// A disk that has not answered for this time.
     pub(crate) fn silent(time: Duration) -> Self {
         let seconds = time.as_secs();
@@ -121,7 +133,11 @@ impl Unavailable {
     pub(crate) fn is_empty(&self) -> bool {
         matches!(
             self,
-            Self::Absent | Self::NotMounted | Self::Unmarked | Self::NotEmpty { .. }
+            Self::Absent
+                | Self::File { .. }
+                | Self::NotMounted
+                | Self::Unmarked
+                | Self::NotEmpty { .. }
         )
     }
 

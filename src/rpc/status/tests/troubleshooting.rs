@@ -28,6 +28,7 @@ macro_rules! reasons {
 reasons! {
     Unavailable::Opening, Unavailable::Opening;
     Unavailable::Absent, Unavailable::Absent;
+    Unavailable::File { .. }, Unavailable::File { path: path() };
     Unavailable::NotMounted, Unavailable::NotMounted;
     Unavailable::CannotTell, Unavailable::CannotTell;
     Unavailable::Unmarked, Unavailable::Unmarked;
