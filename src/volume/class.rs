@@ -315,6 +315,21 @@ mod tests {
     }
 
     #[test]
+    fn a_key_without_the_prefix_of_the_sidecars_is_told_the_whole_key() {
+        for key in ["fsType", "fstype", "FSType", "fs-type"] {
+            let error = set(&mut Class::default(), key, "xfs").unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("parameter {key:?}: unknown parameter; write csi.storage.k8s.io/fstype")
+            );
+        }
+        for key in ["namespace", "pvc", ""] {
+            let error = set(&mut Class::default(), key, "x").unwrap_err();
+            assert!(error.to_string().contains("known are pool"), "{error}");
+        }
+    }
+
+    #[test]
     fn an_unknown_parameter_is_told_the_known_ones() {
         let error = set(&mut SnapshotClass::default(), "size", "1").unwrap_err();
         assert!(

@@ -57,6 +57,17 @@ pub trait Parametrized: Default + 'static {
         Self::PARAMETERS.iter().filter(is_own)
     }
 
+    /// The key with the sidecars' prefix that a person means who writes it without, as in `fsType`.
+    fn of_sidecars(key: &str) -> Option<&'static str> {
+        let letters = key.chars().filter(char::is_ascii_alphanumeric);
+        let letters = letters.map(|letter| letter.to_ascii_lowercase());
+        let mut known = Self::PARAMETERS.iter().map(|known| known.key);
+        known.find(|known| {
+            let name = known.strip_prefix(SIDECAR_PREFIX);
+            name.is_some_and(|name| letters.clone().eq(name.chars()))
+        })
+    }
+
     /// Parses a request's parameters. They are sorted, so that of several mistakes always the same one is
     /// reported.
     fn parse<'a>(pairs: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Self> {
@@ -154,6 +165,9 @@ pub(super) fn set<C: Parametrized>(class: &mut C, key: &str, value: &str) -> Res
             Ok(())
         }
         None if key.starts_with(SIDECAR_PREFIX) => Ok(()),
+        None if let Some(meant) = C::of_sidecars(key) => {
+            Err(given.is_wrong(&format!("unknown parameter; write {meant}")))
+        }
         None => {
             let known: Vec<&str> = C::own_parameters().map(|known| known.key).collect();
             let (last, others) = known.split_last().unwrap_or((&"", &[]));
