@@ -253,7 +253,7 @@ pub enum Difference {
         "it lacks the option {0}, which the request has; delete the pod that has it, and start it again"
     )]
     Option(&'static str),
-    #[error("it is used as {}, not as {}; delete the pod that has it first", .has.as_str(), .asked.as_str())]
+    #[error("it is used as {has}, not as {asked}; delete the pod that has it first")]
     Mode { has: AccessMode, asked: AccessMode },
     #[error("it is a file; remove it")]
     File,

@@ -15,7 +15,7 @@ const MAX_LABEL: usize = 63;
 macro_rules! checked_string {
     ($(#[$doc:meta])* $name:ident, $field:literal, $check:expr) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String")]
         pub struct $name(String);
 
@@ -40,6 +40,13 @@ macro_rules! checked_string {
 
             fn try_from(text: String) -> Result<Self, Invalid> {
                 text.parse()
+            }
+        }
+
+        /// Quotes the text, as messages do.
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
             }
         }
 

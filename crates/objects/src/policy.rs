@@ -28,19 +28,6 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// The name in CSI.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::SingleNodeWriter => "SINGLE_NODE_WRITER",
-            Self::SingleNodeReaderOnly => "SINGLE_NODE_READER_ONLY",
-            Self::SingleNodeSingleWriter => "SINGLE_NODE_SINGLE_WRITER",
-            Self::SingleNodeMultiWriter => "SINGLE_NODE_MULTI_WRITER",
-            Self::MultiNodeReaderOnly => "MULTI_NODE_READER_ONLY",
-            Self::MultiNodeSingleWriter => "MULTI_NODE_SINGLE_WRITER",
-            Self::MultiNodeMultiWriter => "MULTI_NODE_MULTI_WRITER",
-        }
-    }
-
     /// Whether a second target is refused.
     pub fn is_exclusive(self) -> bool {
         matches!(
@@ -58,6 +45,13 @@ impl AccessMode {
             self,
             Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter
         )
+    }
+}
+
+impl fmt::Display for AccessMode {
+    /// Writes the name in the specification.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use linux::fault::{Fault, PathFault};
 use linux::image::FormatFault;
 use linux::mount::Error as MountError;
-use objects::{Bytes, ObjectId, PoolId, PoolName, VolumeId};
+use objects::{AccessMode, Bytes, ObjectId, PoolId, PoolName, VolumeId, VolumeName};
 
 use super::*;
 use crate::error::Code::{
@@ -320,6 +320,29 @@ fn a_message_holds_its_source() {
         message,
         "cannot unmount \"/some/where\": Input/output error (os error 5)"
     );
+}
+
+#[test]
+fn a_message_has_names_and_modes_as_people_write_them() {
+    let (has, asked) = (
+        AccessMode::SingleNodeWriter,
+        AccessMode::MultiNodeReaderOnly,
+    );
+    let name: VolumeName = "pvc".parse().unwrap();
+    let awaited = Refusal::NoImport { pool: pool(), name };
+    let cases = [
+        (
+            Error::from(awaited).to_string(),
+            "to become volume \"pvc\";",
+        ),
+        (
+            Difference::Mode { has, asked }.to_string(),
+            "it is used as SINGLE_NODE_WRITER, not as MULTI_NODE_READER_ONLY; delete the pod that has it first",
+        ),
+    ];
+    for (message, part) in cases {
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 /// Proves: E1.

@@ -63,10 +63,10 @@ impl fmt::Display for CopyFault {
             ),
             Reason::WouldStall { extents } => write!(
                 f,
-                "the file {path:?} has {extents} extents, and its writers may have to wait for {:?} \
+                "the file {path:?} has {extents} extents, and its writers may have to wait for {} ms \
                  while its blocks are shared, longer than is allowed: rewrite it in one piece, or \
                  allow more",
-                STALL_PER_EXTENT.saturating_mul(*extents)
+                STALL_PER_EXTENT.saturating_mul(*extents).as_millis()
             ),
             Reason::NotShareable(errno) => write!(
                 f,
