@@ -111,14 +111,19 @@ pub(super) struct Uncharged<'a> {
     pub(super) id: u32,
     /// The quota id that it is charged to.
     pub(super) found: Option<u32>,
-    /// On btrfs, whether it is a subvolume. A copy of a pool's files has plain directories instead.
-    pub(super) is_subvolume: bool,
     /// On btrfs, whether the qgroup of the quota id exists. Disabling quota removes all.
     pub(super) has_qgroup: bool,
-    /// Whether it has an image, whose blocks btrfs is to overwrite in place.
-    pub(super) is_image: bool,
+    /// On btrfs, the reason to copy it; `None` for a subvolume, which can be charged as it is.
+    pub(super) copy: Option<CopyInto>,
+}
+
+/// The subvolume that takes the files of a plain directory, as a copy of a pool's files has it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CopyInto {
+    /// Whether btrfs is to overwrite its files in place.
+    pub(super) nodatacow: bool,
     /// Whether it is a snapshot's.
-    pub(super) is_read_only: bool,
+    pub(super) read_only: bool,
 }
 
 /// Charges a volume's data to the quota id in its record.
@@ -148,16 +153,16 @@ fn charge_on_btrfs(uncharged: Uncharged<'_>) -> String {
         format!("btrfs qgroup create 1/{id} {pool} && ")
     };
     let at = quoted(data);
-    if uncharged.is_subvolume {
+    let Some(copy) = uncharged.copy else {
         return format!("{create}{}", assign(&at));
-    }
+    };
     let [new, old] = ["data.new", "data.old"].map(|name| quoted(&data.with_file_name(name)));
-    let in_place = if uncharged.is_image {
+    let in_place = if copy.nodatacow {
         format!("chattr +C {new} && ")
     } else {
         String::new()
     };
-    let freeze = if uncharged.is_read_only {
+    let freeze = if copy.read_only {
         format!(" && btrfs property set {at} ro true")
     } else {
         String::new()

@@ -16,7 +16,7 @@ use crate::pool::{Entry, Record, SnapshotRecord, layout};
 use crate::pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
 use crate::pool::{Resource, load, read_entry};
 
-use super::advice::{self, Uncharged};
+use super::advice::{self, CopyInto, Uncharged};
 use super::examination::Examination;
 use super::report::{About, Level};
 use super::usage::Owner;
@@ -130,17 +130,20 @@ impl Examination<'_> {
         found: Option<u32>,
     ) -> (String, String) {
         let data = os::open_dir(&opened.root, at.join(layout::DATA));
+        let is_subvolume = data.is_ok_and(|data| os::is_subvolume(data) == Ok(true));
         let image = os::status_at(&opened.root, at.join(layout::DATA).join(layout::IMAGE));
+        let copy = CopyInto {
+            nodatacow: image.is_ok(),
+            read_only: at.starts_with(SnapshotRecord::HOME),
+        };
         let charges = opened.quota.charges().unwrap_or_default();
         let uncharged = Uncharged {
             data: &self.options.path.join(at).join(layout::DATA),
             pool: &self.options.path,
             id: recorded,
             found,
-            is_subvolume: data.is_ok_and(|data| os::is_subvolume(data) == Ok(true)),
             has_qgroup: charges.iter().any(|(id, _)| *id == recorded),
-            is_image: image.is_ok(),
-            is_read_only: at.starts_with(SnapshotRecord::HOME),
+            copy: (!is_subvolume).then_some(copy),
         };
         let found = described(found);
         (

@@ -172,10 +172,8 @@ impl Examination<'_> {
                         pool,
                         id,
                         found: Some(stray_id).filter(|stray| *stray != 0),
-                        is_subvolume: true,
                         has_qgroup: true,
-                        is_image: false,
-                        is_read_only: false,
+                        copy: None,
                     };
                     advice::charge(enforcement, uncharged)
                 }

@@ -124,7 +124,9 @@ fn quota_conflicts_are_reported_with_a_way_out_that_works() {
     rig.start();
     assert_well(&report_on(&rig.node.pool()));
     assert_eq!(rig.driver().pools()[0].status().quarantined, 0);
-    made.iter().for_each(|volume| assert_useful(&rig, volume));
+    for volume in &made {
+        assert_useful(&rig, volume);
+    }
 }
 
 /// A subvolume in a volume that is not charged to the volume is found, and the given commands
@@ -282,7 +284,9 @@ fn a_pool_is_useful_again_after_its_quota_was_off_or_its_files_were_copied() {
         let uncharged = findings.filter(|found| found.what.contains("charged to no quota id"));
         let uncharged: Vec<_> = uncharged.collect();
         assert_eq!(uncharged.len(), 2, "{:#?}", report.findings);
-        uncharged.into_iter().for_each(follow_all);
+        for found in uncharged {
+            follow_all(found);
+        }
         rig.start();
         assert_well(&report_on(&rig.node.pool()));
         let mut request = create("restored", SIZE.0);

@@ -62,6 +62,16 @@ pub struct Mounted {
     pub mode: Option<AccessMode>,
 }
 
+impl Mounted {
+    /// Whether it has the requested options. Options that a request does not list are not compared.
+    fn has(&self, flags: StatVfsMountFlags, atime: Option<Atime>) -> bool {
+        let is_read_only = |flags: StatVfsMountFlags| flags.contains(StatVfsMountFlags::RDONLY);
+        is_read_only(self.options.flags) == is_read_only(flags)
+            && self.options.flags.contains(flags)
+            && atime.is_none_or(|atime| self.options.atime == Some(atime))
+    }
+}
+
 pub fn fails_sharing(capability: &Capability, sharing: Sharing) -> bool {
     capability.access_mode.is_multi_node() && sharing == Sharing::None
 }
@@ -293,13 +303,7 @@ impl Model {
             return Err(Code::AlreadyExists);
         }
         if let Some(there) = self.mounts.get_mut(&target) {
-            // Options that the request does not list are not compared.
-            let is_read_only = |flags: StatVfsMountFlags| flags.contains(StatVfsMountFlags::RDONLY);
-            let has = there.options;
-            let same = there.name == name
-                && is_read_only(has.flags) == is_read_only(flags)
-                && has.flags.contains(flags)
-                && asked.atime.is_none_or(|atime| has.atime == Some(atime));
+            let same = there.name == name && there.has(flags, asked.atime);
             if !same || there.mode.is_some_and(|before| before != access) {
                 return Err(Code::AlreadyExists);
             }

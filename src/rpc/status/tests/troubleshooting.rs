@@ -29,6 +29,8 @@ reasons! {
     Unavailable::Opening, Unavailable::Opening;
     Unavailable::Absent, Unavailable::Absent;
     Unavailable::File { .. }, Unavailable::File { path: path() };
+    Unavailable::MountedOver { .. }, Unavailable::MountedOver { name: "volumes" };
+    Unavailable::NotItsOwn { .. }, Unavailable::NotItsOwn { name: "volumes", found: "missing" };
     Unavailable::NotMounted, Unavailable::NotMounted;
     Unavailable::CannotTell, Unavailable::CannotTell;
     Unavailable::Unmarked, Unavailable::Unmarked;
