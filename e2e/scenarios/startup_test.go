@@ -35,8 +35,10 @@ type storage struct {
 
 // workload is a group of pods. It is measured with each storage, of which the first is the one to compare with.
 type workload struct {
-	name     string
-	pods     int
+	name string
+	// pods are the names of its pods. That of a claim is the one of its pod after this prefix.
+	pods     []string
+	prefix   string
 	storages []storage
 	// start creates the pod of this number and its claim.
 	start func(of storage, number int)
@@ -64,16 +66,20 @@ func startup(s *scenario) {
 		s.peer(peer)
 		storages = append(storages, storage{name: peer, class: peer})
 	}
+	var members []string
+	for number := range 10 {
+		members = append(members, fmt.Sprint("set-", number))
+	}
 	works := []workload{
-		{"all at once", crowd, storages, func(of storage, number int) {
+		{"all at once", workers(crowd), "", storages, func(of storage, number int) {
 			s.member(worker(number), of)
 		}, s.endAll},
-		{"from one snapshot", crowd / 2, []storage{storages[0], copies}, func(of storage, number int) {
+		{"from one snapshot", workers(crowd / 2), "", []storage{storages[0], copies}, func(of storage, number int) {
 			s.member(worker(number), of, at(node1))
 		}, s.endAll},
-		{"a StatefulSet of 10", 10, storages, func(of storage, number int) {
+		{"a StatefulSet of 10", members, "data-", storages, func(of storage, number int) {
 			if number == 0 {
-				s.statefulSet(10, of)
+				s.statefulSet(int32(len(members)), of)
 			}
 		}, func() {
 			s.kubectl("delete", "statefulset", "set", "--cascade=orphan")
@@ -157,11 +163,10 @@ func (s *scenario) statefulSet(number int32, of storage) {
 	s.must(err)
 }
 
-// history has the time at which each object was first seen in a state.
+// history follows the objects of the scenario, among which are some that are not measured.
 type history struct {
 	*scenario
-	lock  sync.Mutex
-	times map[string]map[string]time.Time
+	measure.History
 }
 
 // The states of a pod with a claim, in their order, and what leads to each.
@@ -176,7 +181,7 @@ var states = []struct{ name, by string }{
 // watch follows all pods and claims of the scenario, and all PersistentVolumes.
 func (s *scenario) watch() *history {
 	s.Helper()
-	h := &history{scenario: s, times: map[string]map[string]time.Time{}}
+	h := &history{scenario: s}
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(s.namespace))
 	core := factory.Core().V1()
 	for _, informer := range []cache.SharedIndexInformer{
@@ -198,63 +203,49 @@ func (h *history) see(object any) {
 	switch object := object.(type) {
 	case *corev1.Pod:
 		if object.Spec.NodeName != "" {
-			h.reach("pod scheduled", object.Name)
+			h.Reach("pod scheduled", object.Name)
 		}
 		if object.Status.Phase == corev1.PodRunning {
-			h.reach("running", object.Name)
+			h.Reach("running", object.Name)
 		}
 	case *corev1.PersistentVolumeClaim:
 		if object.Annotations["volume.kubernetes.io/selected-node"] != "" {
-			h.reach("node chosen", object.Name)
+			h.Reach("node chosen", object.Name)
 		}
 		if object.Status.Phase == corev1.ClaimBound {
-			h.reach("claim bound", object.Name)
+			h.Reach("claim bound", object.Name)
 		}
 	case *corev1.PersistentVolume:
 		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.namespace {
-			h.reach("volume made", claim.Name)
+			h.Reach("volume made", claim.Name)
 		}
 	}
 }
 
 func (h *history) miss(object any) {
+	// The informer missed the deletion itself.
+	if unknown, is := object.(cache.DeletedFinalStateUnknown); is {
+		object = unknown.Obj
+	}
 	switch object := object.(type) {
 	case *corev1.Pod:
-		h.reach("pod removed", object.Name)
+		h.Reach("pod removed", object.Name)
 	case *corev1.PersistentVolume:
 		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.namespace {
-			h.reach("volume removed", claim.Name)
+			h.Reach("volume removed", claim.Name)
 		}
 	}
 }
 
-func (h *history) reach(state, name string) {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	if h.times[state] == nil {
-		h.times[state] = map[string]time.Time{}
-	}
-	if _, seen := h.times[state][name]; !seen {
-		h.times[state][name] = time.Now()
-	}
-}
-
-// forget begins anew.
-func (h *history) forget() {
-	h.lock.Lock()
-	defer h.lock.Unlock()
-	clear(h.times)
-}
-
-// reached waits until this many objects reached a state, and returns when.
-func (h *history) reached(state string, number int) map[string]time.Time {
+// reached waits until all of these objects reached a state, and returns when. One of another name does not count, such
+// as the source of the snapshot, which runs all the time, and which the informer may show again at any time.
+func (h *history) reached(state string, names []string) map[string]time.Time {
 	h.Helper()
 	var found map[string]time.Time
-	h.eventually(fmt.Sprint(number, " are ", state), patience, func() string {
-		h.lock.Lock()
-		defer h.lock.Unlock()
-		if found = maps.Clone(h.times[state]); len(found) < number {
-			return fmt.Sprint(len(found), " are")
+	h.eventually(fmt.Sprint(len(names), " are ", state), patience, func() string {
+		var missing []string
+		if found, missing = h.Reached(state, names); len(missing) > 0 {
+			return fmt.Sprintf("%d are not: %s", len(missing), strings.Join(missing, " "))
 		}
 		return ""
 	})
@@ -292,9 +283,9 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 		key := key(figure, work.name, of.name)
 		m.seconds[key] = append(m.seconds[key], seconds)
 	}
-	h.forget()
+	h.Forget()
 	audited := h.auditEnd()
-	asked := make([]time.Time, work.pods)
+	asked := make([]time.Time, len(work.pods))
 	begin := time.Now()
 	var creating sync.WaitGroup
 	for i := range work.pods {
@@ -314,17 +305,28 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 		before[worker(i)] = at
 	}
 	if inSteps {
-		h.inSteps(before, m)
+		h.inSteps(work.pods, before, m)
 		audited = h.count(audited, m, 0)
 	}
 
 	pods, err := client.CoreV1().Pods(h.namespace).List(h.ctx(), metav1.ListOptions{LabelSelector: "measured=yes"})
 	h.must(err)
+	var claims []string
+	for _, name := range work.pods {
+		claims = append(claims, work.prefix+name)
+	}
+	nodeOf := map[string]string{}
+	for _, pod := range pods.Items {
+		nodeOf[pod.Name] = pod.Spec.NodeName
+	}
+	if complaint := measure.Unexpected(nodeOf, work.pods); complaint != "" {
+		h.Fatalf("%s with %s, after all of them ran: %s", work.name, of.name, complaint)
+	}
 	begin = time.Now()
 	work.end()
 	removed := last(begin, h.reached("pod removed", work.pods))
 	if of.class != "" {
-		removed = max(removed, last(begin, h.reached("volume removed", work.pods)))
+		removed = max(removed, last(begin, h.reached("volume removed", claims)))
 	}
 	note(allRemoved, removed)
 	if inSteps {
@@ -335,11 +337,11 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 	}
 }
 
-// inSteps notes for each pod the seconds from each state to the next.
-func (h *history) inSteps(before map[string]time.Time, m *measurements) {
+// inSteps notes for each pod, whose claim has its name, the seconds from each state to the next.
+func (h *history) inSteps(names []string, before map[string]time.Time, m *measurements) {
 	h.Helper()
 	for _, state := range states {
-		now := h.reached(state.name, len(before))
+		now := h.reached(state.name, names)
 		for name, at := range now {
 			m.steps[state.name] = append(m.steps[state.name], at.Sub(before[name]).Seconds())
 		}
