@@ -41,7 +41,7 @@ test: setup ## run everything that needs no cluster; ends with the counts
 soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
 	@hack/soak.sh
 
-mutants: setup ## swap steps whose order durability depends on, and expect a test to fail; takes hours
+mutants: setup ## swap steps whose order durability depends on, and expect a test to fail; takes hours, or PART=1/2 of them
 	@hack/mutants.sh
 
 sanity: setup build ## run csi-sanity on a pool on FS=dir (default), ext4, ext4-image, ext4-block, xfs, set, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota

@@ -1,86 +1,160 @@
 #!/bin/sh
 # Swaps steps whose order durability depends on, one pair at a time, and expects a test to fail. The tests in
-# durable::skipped do the same for the syncs.
+# durable::skipped do the same for the syncs. It changes a copy of the sources.
 # shellcheck disable=SC2016 # the dollars are perl's
-# Last line: N killed, N survived; with `apply`: N passed, N failed, 0 skipped.
+# Last line: N killed, N survived, where one that does not compile counts as survived; with `check`: N passed, N failed,
+# 0 skipped.
 #
-# Usage: mutants.sh [run [TEXT]]   the mutants whose names contain TEXT; default: all
-#        mutants.sh apply          only checks that each mutant still changes the source; takes seconds
-# Needs: perl; to run, root for the loop mounts, and no uncommitted changes in src/ and tests/support, because git restores them.
+# Usage: mutants.sh [run [TEXT]]   the mutants whose names contain TEXT; default: all, which takes hours
+#        mutants.sh check          only checks that each mutant still changes the sources and compiles: a minute
+# Needs: perl; to run, root for the loop mounts.
 # Env:   CARGO_TARGET_DIR  absolute
+#        PART              N/M: only each Mth of these mutants, beginning with the Nth; default: 1/1
 set -eu
 cd "$(dirname "$0")/.."
-goal=${1:-run} only=${2:-} good=0 bad=0
-log=${CARGO_TARGET_DIR:-$PWD/target}/mutants.log
-work=$(mktemp -d)
+goal=${1:-run} only=${2:-} part=${PART:-1/1} number=0 good=0 bad=0
+target=${CARGO_TARGET_DIR:-$PWD/target}
+copy=$target/mutants/source log=$target/mutants/log
 case $goal in
-run)
-    mkdir -p "$(dirname "$log")"
-    export ROOTCELLAR_REQUIRE_ALL=1
-    if ! git diff --quiet HEAD -- src tests/support; then
-        echo "mutants: src/ or tests/support has uncommitted changes; commit or stash them first" >&2
-        exit 1
-    fi
-    src=src
-    restore() { git checkout --quiet HEAD -- src tests/support; }
-    trap 'restore; rm -rf "$work"' EXIT
-    ;;
-apply)
-    trap 'rm -rf "$work"' EXIT
-    src=$work/src
-    mkdir -p "$work/tests"
-    restore() { rm -rf "$src" "$work/tests/support" && cp -R src "$src" && cp -R tests/support "$work/tests/support"; }
-    restore
-    ;;
+run | check) ;;
 *)
-    echo "usage: mutants.sh [run [TEXT]|apply]" >&2
+    echo "usage: mutants.sh [run [TEXT]|check]" >&2
     exit 64
     ;;
 esac
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
+mkdir -p "$work/sources/tests" "$work/unchanged"
+cp -Rp src "$work/sources/"
+cp -Rp tests/support "$work/sources/tests/"
+rm -rf "$copy"
+mkdir -p "$copy"
+# With their times, so that Cargo compiles only the changes since the last run.
+cp -Rp .cargo Cargo.lock Cargo.toml benches build.rs crates examples hack proto rust-toolchain.toml src tests "$copy/"
+# Except these, which that run compiled with mutants in them.
+find "$copy/src" "$copy/tests/support" -type f -exec touch {} +
 
-suite() { cargo test --locked --quiet --test suite -- "$@" >"$log" 2>&1; }
+# It uses the compiled dependencies of the user. The programs go elsewhere, because mutants are in them.
+cargo_on_copy() { # COMMAND [argument...]
+    (cd "$copy" && CARGO_TARGET_DIR="$target/mutants" CARGO_BUILD_BUILD_DIR="$target" cargo "$@" >"$log" 2>&1)
+}
+files() { (cd "$1" && find . -type f); } # DIRECTORY
+# Puts the files of a mutant, or of several, into the copy, and the original ones back.
+put() { cp -R "$1/." "$copy/"; } # DIRECTORY
+put_back() {                     # DIRECTORY
+    files "$1" | while IFS= read -r file; do cp "$work/sources/$file" "$copy/$file"; done
+}
 
-# Makes the change; fails if it leaves a file as it was.
-change() { # {FILE PERL}...
+# Writes the files that a mutant changes; fails if it leaves one as it was.
+change() { # DIRECTORY {FILE PERL}...
+    to=$1/src
+    shift
     while [ $# -gt 0 ]; do
-        perl -0777 -pe "$2" "$src/$1" >"$work/changed"
-        if cmp -s "$work/changed" "$src/$1"; then
+        mkdir -p "$to" "$(dirname "$to/$1")"
+        perl -0777 -pe "$2" "$work/sources/src/$1" >"$to/$1" || return 1
+        if cmp -s "$work/sources/src/$1" "$to/$1"; then
             echo "mutants: $name: the pattern for src/$1 matches nothing there" >&2
             return 1
         fi
-        cat "$work/changed" >"$src/$1"
         shift 2
     done
 }
 
-# Runs the tests on the changed source; fails if none fails.
+compiles() { # DIRECTORY
+    result=0
+    put "$1"
+    cargo_on_copy check --locked --quiet --test suite || result=$?
+    put_back "$1"
+    return "$result"
+}
+not_compiled() { # NAME
+    echo "mutants: $1 does not compile:" >&2
+    tail -n 30 "$log" >&2
+}
+
+# Adds a mutant to the first group that changes none of its files. The mutants of a group are compiled together.
+group() { # NUMBER
+    to=1
+    while files "$work/$1" | while IFS= read -r file; do [ ! -e "$work/group$to/$file" ] || echo "$file"; done | grep -q .; do
+        to=$((to + 1))
+    done
+    mkdir -p "$work/group$to"
+    cp -R "$work/$1/." "$work/group$to/"
+    echo "$1" >>"$work/members$to"
+}
+# Compiles the groups. If one does not compile, it compiles its mutants one by one, to name those at fault.
+check_groups() {
+    to=1
+    while [ -e "$work/members$to" ]; do
+        if compiles "$work/group$to"; then
+            good=$((good + $(wc -l <"$work/members$to")))
+        elif ! compiles "$work/unchanged"; then
+            not_compiled "the source without a mutant"
+            bad=$((bad + 1))
+            return
+        else
+            while read -r member; do
+                if compiles "$work/$member"; then
+                    good=$((good + 1))
+                else
+                    not_compiled "$(cat "$work/$member.name")"
+                    bad=$((bad + 1))
+                fi
+            done <"$work/members$to"
+        fi
+        to=$((to + 1))
+    done
+}
+
+suite() { cargo_on_copy test --locked --quiet --test suite -- "$@"; }
+# The model first, because it is quick.
+pass() { suite durable:: steps:: --skip durable::skipped:: && suite poweroff::; }
+failed_tests() {
+    sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p; s/^    \([a-z_]*::[a-z_:]*\)$/\1/p' "$log" | sort -u | tr '\n' ' '
+}
+# Runs the tests on the changed sources; fails if none fails.
 is_killed() {
-    if ! cargo test --locked --quiet --test suite --no-run >"$log" 2>&1; then
-        tail -n 30 "$log" >&2
-        echo "mutants: $name does not compile" >&2
+    if ! cargo_on_copy test --locked --quiet --test suite --no-run; then
+        not_compiled "$name"
         return 1
     fi
-    # The model first, because it is quick.
-    if suite durable:: steps:: --skip durable::skipped:: && suite poweroff::; then
+    if pass; then
         echo "SURVIVED  $name"
         return 1
     fi
-    echo "killed    $name: $(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p; s/^    \([a-z_]*::[a-z_:]*\)$/\1/p' "$log" |
-        sort -u | tr '\n' ' ')"
+    echo "killed    $name: $(failed_tests)"
 }
 
 mutant() { # NAME {FILE PERL}...
     name=$1
     shift
     case $name in *"$only"*) ;; *) return 0 ;; esac
-    if change "$@" && { [ "$goal" = apply ] || is_killed; }; then
-        good=$((good + 1))
-    else
+    number=$((number + 1))
+    [ $((number % ${part#*/})) -eq $((${part%/*} % ${part#*/})) ] || return 0
+    echo "$name" >"$work/$number.name"
+    result=0
+    if ! change "$work/$number" "$@"; then
         bad=$((bad + 1))
+    elif [ "$goal" = check ]; then
+        group "$number"
+    else
+        put "$work/$number"
+        is_killed || result=1
+        put_back "$work/$number"
+        good=$((good + 1 - result)) bad=$((bad + result))
     fi
-    restore
 }
+
+if [ "$goal" = run ]; then
+    export ROOTCELLAR_REQUIRE_ALL=1
+    # Tests that fail anyway would kill every mutant.
+    if ! pass; then
+        tail -n 30 "$log" >&2
+        echo "mutants: these tests fail without a mutant: $(failed_tests)" >&2
+        exit 1
+    fi
+fi
 
 mutant "init: syncfs after the rename" \
     pool/store/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
@@ -97,7 +171,7 @@ mutant "open: not remembered" \
     pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
     pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/' \
-    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let remembered = self.context.memory.remember(&self.options.path, id);\nremembered.map_err(|error| Unavailable::Memory(error.to_string()))?;\n/'
+    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let is_member = self.options.name.member().is_some();\nself.context.memory.remember(&self.options.path, id, is_member)?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
     pool/store/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
@@ -115,7 +189,7 @@ mutant "expand: limit after the record" \
 mutant "quota: directory before the limit" \
     ../tests/support/src/quota.rs 's/(        let id = self\.take.*?;\n.*?;\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
 mutant "reclaim: quota id released before the content is gone" \
-    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        if let Some(id) = quota_id { let _ = disk.quota.release(os, id); }\n$1/'
+    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        self.release_id(name)?;\n$1/'
 mutant "reclaim: record removed before the quota id is released" \
     pool/trash/pass.rs 's/entry\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
@@ -131,10 +205,15 @@ mutant "reclaim: the source's limit is lowered before the copy is gone" \
 mutant "move: the copy is the volume before the old one is given up" \
     volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.settle(&new)?;\n/s'
 mutant "move: the old copy is deleted before the new one is the volume" \
-    volume/moving.rs 's/hand_over\.commit\(\)\?;/from.delete(entry)?;/'
+    volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2/s; s/hand_over\.commit\(\)\?;/from.delete(entry, Deletion::ForGood)?;\n        target.settle(&new)?;/'
 
+[ "$goal" = run ] || check_groups
+if [ $((good + bad)) -eq 0 ]; then
+    echo "mutants: no mutant has \"$only\" in its name and is in part $part" >&2
+    exit 1
+fi
 case $goal in
 run) echo "$good killed, $bad survived" ;;
-apply) echo "$good passed, $bad failed, 0 skipped" ;;
+check) echo "$good passed, $bad failed, 0 skipped" ;;
 esac
 [ "$bad" -eq 0 ]

@@ -118,7 +118,7 @@ step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$
 step measure go -C e2e test -trimpath ./measure
 step shell shellcheck .ci/* .github/*.sh hack/*.sh hack/*/*.sh csi-sanity/*.sh benches/*.sh crates/*/src/*.sh crates/*/src/*/*.sh deploy/examples/*/*.sh e2e/*.sh e2e/*/*.sh
 step workflows "$target/tools/actionlint" -no-color
-step mutants hack/mutants.sh apply
+step mutants hack/mutants.sh check
 step manifests hack/check-manifests.sh
 step deny "$target/tools/bin/cargo-deny" --locked --workspace check --hide-inclusion-graph --deny warnings bans licenses sources
 [ "$goal" != lint ] || finish
