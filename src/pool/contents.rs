@@ -105,7 +105,7 @@ impl Pool {
         self.change(disk, entry, record)
     }
 
-    /// Records that the filesystem in an image has its owner and mode. On a full disk the next publication
+    /// Records that the root of an image is prepared. On a full disk the next publication for writing
     /// records it.
     pub(crate) fn record_use(&self, entry: &Entry) -> Result<()> {
         let (disk, _) = self.attached()?;

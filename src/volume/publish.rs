@@ -72,7 +72,7 @@ impl Volumes {
                 check_alone(&entry, mode, published)?;
                 let prepared = self.mounter.prepare(source, &target, options);
                 match &prepared {
-                    Ok(_) if image.is_some_and(|image| image.unused) => {
+                    Ok(_) if matches!(source, Mountable::Image { root: Some(_), .. }) => {
                         pool.record_use(&entry)?;
                     }
                     Err(_) if image.is_some() => self.tidy_devices(),
@@ -376,7 +376,7 @@ fn shows_device(mounted: &Status) -> bool {
     mounted.rdev.0 == loops::MAJOR || loops::may_be_own(mounted.id.device)
 }
 
-/// The content of a volume for a mount. The root of an unused image gets its owner and mode.
+/// The content of a volume for a mount. The root of an unused image is prepared for its first writer.
 fn mountable<'a>(entry: &Entry, file: BorrowedFd<'a>, read_only: bool) -> Mountable<'a> {
     let Some(image) = entry.record.image else {
         return Mountable::Directory(file);
@@ -399,7 +399,7 @@ fn mountable<'a>(entry: &Entry, file: BorrowedFd<'a>, read_only: bool) -> Mounta
         file,
         format,
         allocation,
-        root: image.unused.then_some(root),
+        root: (image.unused && !read_only).then_some(root),
     }
 }
 

@@ -57,7 +57,12 @@ pub fn formatted_bytes(image: impl AsFd, format: Format) -> Result<u64, Errno> {
 /// as on a full disk or of a copy, but the journal of the filesystem has this before all writes of a pod.
 const OWNED: &CStr = c"trusted.rootcellar";
 
-/// Sets owner and mode of the root of a filesystem durably, unless that was done before.
+/// The directory that mke2fs makes in the root. Databases refuse a directory that is not empty, and e2fsck
+/// makes it again when it needs it.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// Sets owner and mode of the root of a filesystem and removes its empty `lost+found`, durably, unless that was
+/// done before.
 pub fn give_root(root: impl AsFd, owner: Owner) -> Result<(), Errno> {
     match os::attribute(&root, OWNED) {
         Ok(_) => return Ok(()),
@@ -68,6 +73,12 @@ pub fn give_root(root: impl AsFd, owner: Owner) -> Result<(), Errno> {
     let os = os::Os::default();
     os.chown(&root, owner.uid, owner.gid)?;
     os.chmod(&root, owner.mode)?;
+    match os.rmdir(&root, LOST_AND_FOUND) {
+        // It is absent, no directory, or not empty.
+        Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => {}
+        Err(errno) => return Err(errno),
+    }
+    // Last, so that a removed directory stays removed, and a pod's own is never removed.
     os.set_attribute(&root, OWNED, b"owned")?;
     os.syncfs(&root)
 }

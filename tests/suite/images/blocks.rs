@@ -3,10 +3,11 @@
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{chown, symlink};
 use std::process::Command;
 use std::sync::{Condvar, Mutex};
 
+use linux::image::Owner;
 use linux::os;
 use rustix::fs::{FallocateFlags, Mode as FileMode, OFlags, fallocate};
 
@@ -19,6 +20,9 @@ const RELEASED: u64 = MIB;
 
 /// `linux/magic.h`.
 const BTRFS_SUPER_MAGIC: rustix::fs::FsWord = 0x9123_683E;
+
+/// The directory that mke2fs makes.
+const LOST_AND_FOUND: &str = "lost+found";
 
 const BLKDISCARD: u32 = 0x1277;
 const BLKZEROOUT: u32 = 0x127F;
@@ -119,7 +123,16 @@ impl Rig {
         rustix::fs::syncfs(File::open(self.node.pool()).unwrap()).unwrap();
     }
 
-    /// Whether the record of a volume says that its image was never mounted.
+    /// Publishes an image read-only.
+    fn publish_to_read(&self, volume: &Volume, pod: &str) -> PathBuf {
+        let target = self.node.target(pod);
+        let mut request = publish(&volume.id.to_string(), &target);
+        request.read_only = true;
+        self.driver().publish(&request).unwrap();
+        target
+    }
+
+    /// Whether the record of a volume says that its image was never mounted for writing.
     fn is_unused(&self, volume: &str) -> bool {
         let volumes = self.node.pool().join("volumes");
         let record = directory_of(&volumes, volume).join("volume.json");
@@ -372,6 +385,91 @@ fn a_copy_that_begins_before_the_first_publication_keeps_the_owner() {
         target
     });
     assert_eq!(owner(&target), CHANGED);
+}
+
+/// The first publication that can write leaves an empty root with owner and mode of the class. One that is
+/// read-only changes nothing, whether it is the first or a later one.
+///
+/// Proves: I2.
+#[test]
+fn the_first_writer_finds_an_empty_root() {
+    require!(loop_devices);
+    for disk in disks().into_iter().take(2) {
+        let rig = Rig::new(disk);
+        let volume = rig.driver().create(&owned("pvc")).unwrap();
+        for _ in 0..2 {
+            let reader = rig.publish_to_read(&volume, "reader");
+            assert_eq!(support::names(&reader), [LOST_AND_FOUND], "{}", disk.name);
+            assert_eq!(owner(&reader), (0, 0, 0o755), "{}", disk.name);
+            rig.unpublish(&volume, &reader);
+            assert!(rig.is_unused("pvc"), "{}", disk.name);
+        }
+        // Both show one filesystem.
+        let reader = rig.publish_to_read(&volume, "reader");
+        let target = rig.publish(&volume, "pod");
+        for at in [&reader, &target] {
+            assert!(support::names(at).is_empty(), "{}", disk.name);
+            assert_eq!(owner(at), (1000, 2000, 0o2770), "{}", disk.name);
+        }
+        assert!(!rig.is_unused("pvc"), "{}", disk.name);
+    }
+}
+
+/// A `lost+found` that is not an empty directory is somebody's, and stays.
+///
+/// Proves: I2.
+#[test]
+fn a_first_publication_removes_only_an_empty_directory() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("ext4"));
+    let others: [fn(&Path); 4] = [
+        |at| fs::create_dir_all(at.join("directory")).unwrap(),
+        |at| {
+            fs::create_dir(at)
+                .and_then(|()| fs::write(at.join("file"), ""))
+                .unwrap()
+        },
+        |at| fs::write(at, "a file").unwrap(),
+        |at| symlink("/tmp", at).unwrap(),
+    ];
+    for (number, make) in others.into_iter().enumerate() {
+        let root = rig.node.pool().join(format!("root-{number}"));
+        fs::create_dir(&root).unwrap();
+        make(&root.join(LOST_AND_FOUND));
+        let (uid, gid, mode) = CHANGED;
+        linux::image::give_root(File::open(&root).unwrap(), Owner { uid, gid, mode }).unwrap();
+        assert_eq!(support::names(&root), [LOST_AND_FOUND], "{number}");
+        assert_eq!(owner(&root), CHANGED, "{number}");
+    }
+}
+
+/// Copies have the `lost+found` of a source that was written, and none of one that never was.
+///
+/// Proves: I2, I3.
+#[test]
+fn a_copy_keeps_the_lost_and_found_of_its_source() {
+    require!(loop_devices);
+    let rig = Rig::new(Disk::new("xfs"));
+    let unused = rig.image("unused", SIZE);
+    let volume = rig.image("pvc", SIZE);
+    let target = rig.publish(&volume, "pod");
+    fs::create_dir(target.join(LOST_AND_FOUND)).unwrap();
+    let taken = snapshot("snap", volume.id);
+    let taken = rig.driver().create_snapshot(&taken).unwrap();
+    for (name, source, has) in [
+        ("restore", SourceId::Snapshot(taken.id.to_string()), true),
+        ("clone", SourceId::Volume(volume.id.to_string()), true),
+        ("new", SourceId::Volume(unused.id.to_string()), false),
+    ] {
+        let mut request = image(name, SIZE);
+        request.source = Some(source);
+        let copy = rig.driver().create(&request).unwrap();
+        let target = rig.publish(&copy, name);
+        assert_eq!(target.join(LOST_AND_FOUND).is_dir(), has, "{name}");
+    }
+    rig.unpublish(&volume, &target);
+    rig.publish(&volume, "pod");
+    assert_eq!(support::names(&target), [LOST_AND_FOUND], "the pod's own");
 }
 
 /// A request for an image whose root gets an owner and a mode.

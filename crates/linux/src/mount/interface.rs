@@ -28,7 +28,7 @@ pub enum Mountable<'a> {
         file: BorrowedFd<'a>,
         format: Format,
         allocation: Allocation,
-        /// The owner and the mode of the root, to be set.
+        /// The owner and the mode of the root, if it still has those of a new filesystem.
         root: Option<Owner>,
     },
     /// An image, open for writing, that is a block device.

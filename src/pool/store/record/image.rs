@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Image {
     pub content: ImageContent,
     pub allocation: Allocation,
-    /// Whether no mount of its filesystem was recorded. The first one sets owner and mode of the root, and
-    /// marks that.
+    /// Whether no writable mount of its filesystem was recorded. The first one sets owner and mode of the root,
+    /// removes its `lost+found`, and marks that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unused: bool,
 }
