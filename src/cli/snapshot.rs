@@ -117,8 +117,8 @@ impl Kind for SnapshotRecord {
         fields.add_if("of persistent volume", record.source_claim.volume.as_ref());
         fields.add("size of that", inspect::size(record.size_bytes));
         fields.add("created", when(record.created_at));
-        let method = record.method;
-        fields.add("method", format_args!("{method}: {}", method.consistency()));
+        let (method, consistency) = (record.method, record.consistency());
+        fields.add("method", format_args!("{method}: {consistency}"));
         let in_use = if record.in_use {
             "yes: the volume was published meanwhile, so it may have been written to"
         } else {
@@ -143,7 +143,7 @@ impl Kind for SnapshotRecord {
         let record = &held.entry.record;
         json!({
             "restore_bytes": record.least_size(),
-            "consistency": record.method.consistency(),
+            "consistency": record.consistency(),
         })
     }
 

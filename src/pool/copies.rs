@@ -1,7 +1,7 @@
 //! Copies: snapshots of volumes, and volumes made from snapshots or from other volumes.
 //!
-//! A copy is a draft like any other object. Btrfs copies a subvolume at once; on other filesystems the
-//! tree is copied file by file, and files share blocks if the filesystem supports that.
+//! A copy is a draft like any other object. Btrfs copies the subvolume of a directory at once; images, and trees on
+//! other filesystems, are copied file by file, and files share blocks if the filesystem supports that.
 
 pub(super) mod job;
 pub(super) mod progress;
@@ -173,8 +173,8 @@ impl Pool {
         Ok((made, draft))
     }
 
-    /// Has the filesystem copy a subvolume. The shared blocks stay charged to the original, so its
-    /// limit is raised before, or it could not rewrite its content.
+    /// Has the filesystem copy a subvolume, or makes one with an image that shares the blocks of the original. They
+    /// stay charged to the original, so its limit is raised before, or it could not rewrite its content.
     fn copy_subvolume<'a>(
         &'a self,
         disk: &'a Disk,
@@ -182,11 +182,42 @@ impl Pool {
         source: &OwnedFd,
         job: &CopyJob<'_>,
     ) -> Result<CopyResult<'a>> {
-        let fault = |fault| self.classify(fault);
         let reserved = job.reservation.size().0;
         let retains = self.retained_by(job)?;
         job.reservation.cover(needs(job, reserved, 0, &retains))?;
         let _pending = self.retain(disk, retains)?;
+        // After a snapshot of its subvolume, btrfs would write each older block of an image to a new place, also
+        // after the end of the snapshot. A thick image could then need space that a full disk does not have.
+        let (method, quota_id) = if job.content.origin.image().is_some() {
+            let method = Method::Reflink;
+            let (quota_id, _) = self.copy_files(disk, target, source, job, method)?;
+            (method, quota_id)
+        } else {
+            (
+                Method::Subvolume,
+                self.snapshot_subvolume(disk, target, source, job)?,
+            )
+        };
+        // Delayed writes are allocated by now.
+        let now = self.retained_by(job)?;
+        let bytes = self.content_bytes(disk, job.content.origin)?;
+        job.reservation.cover(needs(job, reserved, bytes, &now))?;
+        Ok(CopyResult {
+            method,
+            quota_id,
+            bytes,
+            inherited: bytes,
+            pending: self.retain(disk, now)?,
+        })
+    }
+
+    fn snapshot_subvolume(
+        &self,
+        disk: &Disk,
+        target: &OwnedFd,
+        source: &OwnedFd,
+        job: &CopyJob<'_>,
+    ) -> Result<Option<u32>> {
         let target = At::new(target, layout::DATA);
         let read_only = matches!(job.copy, Source::Snapshot(_));
         let quota = &disk.quota;
@@ -200,24 +231,9 @@ impl Pool {
             )
             .context("make a snapshot of a subvolume");
         let of = job.content.origin.source();
-        let refused = |step: Fault| match step.errno {
-            Errno::TXTBSY | Errno::OPNOTSUPP => {
-                let fault = step;
-                Refusal::UsedForSwap { of, fault }.into()
-            }
-            _ => fault(step),
-        };
-        let quota_id = copied.map_err(refused)?;
-        // Delayed writes are allocated by now.
-        let now = self.retained_by(job)?;
-        let bytes = self.content_bytes(disk, job.content.origin)?;
-        job.reservation.cover(needs(job, reserved, bytes, &now))?;
-        Ok(CopyResult {
-            method: Method::Subvolume,
-            quota_id,
-            bytes,
-            inherited: bytes,
-            pending: self.retain(disk, now)?,
+        copied.map_err(|fault| match fault.errno {
+            Errno::TXTBSY | Errno::OPNOTSUPP => Refusal::UsedForSwap { of, fault }.into(),
+            _ => self.classify(fault),
         })
     }
 
@@ -253,6 +269,35 @@ impl Pool {
         method: Method,
     ) -> Result<CopyResult<'a>> {
         let fault = |fault| self.classify(fault);
+        let (quota_id, mut bytes) = self.copy_files(disk, target, source, job, method)?;
+        if let Some(id) = quota_id.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
+            let charge = disk.quota.charge(id).context("ask what a copy uses");
+            let charge = charge.map_err(fault)?;
+            // A privileged process such as this one exceeds the limits of ext4.
+            if charge.exceeds() {
+                return Err(does_not_fit(job));
+            }
+            bytes = charge.bytes;
+        }
+        Ok(CopyResult {
+            method,
+            quota_id,
+            bytes,
+            inherited: if method == Method::Reflink { bytes } else { 0 },
+            pending: self.retain(disk, Vec::new())?,
+        })
+    }
+
+    /// Copies file by file into a new directory. Returns its quota id, and the bytes that the copy occupies.
+    fn copy_files(
+        &self,
+        disk: &Disk,
+        target: &OwnedFd,
+        source: &OwnedFd,
+        job: &CopyJob<'_>,
+        method: Method,
+    ) -> Result<(Option<u32>, u64)> {
+        let fault = |fault| self.classify(fault);
         let os = &self.context.os;
         let made = disk
             .quota
@@ -277,23 +322,7 @@ impl Pool {
             copied.map_err(|copy| self.classify_copy(disk, job, quota_id, &progress, copy))?;
         // Copied data is allocated and charged only when it is synced.
         disk.sync().map_err(fault)?;
-        let mut bytes = copied.bytes;
-        if let Some(id) = quota_id.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
-            let charge = disk.quota.charge(id).context("ask what a copy uses");
-            let charge = charge.map_err(fault)?;
-            // A privileged process such as this one exceeds the limits of ext4.
-            if charge.exceeds() {
-                return Err(does_not_fit(job));
-            }
-            bytes = charge.bytes;
-        }
-        Ok(CopyResult {
-            method,
-            quota_id,
-            bytes,
-            inherited: if method == Method::Reflink { bytes } else { 0 },
-            pending: self.retain(disk, Vec::new())?,
-        })
+        Ok((quota_id, copied.bytes))
     }
 
     /// Opens the original. A replaced directory does not make the pool unavailable.

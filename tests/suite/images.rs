@@ -6,6 +6,7 @@ mod devices;
 mod ioctls;
 mod kills;
 mod restarts;
+mod roots;
 mod strangers;
 
 use std::fs::{self, File};

@@ -14,6 +14,6 @@ pub use open::{
 };
 pub use status::now;
 pub use status::{
-    FileId, Status, is_subvolume, kernel_version, status, status_at, status_behind, statx,
-    statx_at, written_at,
+    FileId, Status, is_kept_in_place, is_subvolume, kernel_version, status, status_at,
+    status_behind, statx, statx_at, written_at,
 };

@@ -120,9 +120,10 @@ impl Set {
     }
 
     /// The expected limits. The source can rewrite all its data, even if copies retain the old
-    /// data. The blocks that a copy shares with the source take nothing from its own size.
+    /// data. The blocks that a copy shares with the source take nothing from its own size. The length of an
+    /// image is its limit.
     fn expected_limits(&self, is_retained: bool, is_copied: bool) -> Vec<u64> {
-        if self.charged == 0 {
+        if self.charged == 0 || self.is_block {
             return Vec::new();
         }
         let source = SIZE + if is_retained { self.charged } else { 0 };
@@ -257,7 +258,7 @@ impl Call {
         let is_copied = shows && matches!(self, Self::Restore | Self::Clone);
         let limits = set.expected_limits(is_retained, is_copied);
         // A deleted volume or snapshot leaves no quota id.
-        let quota_ids = if limits.is_empty() { 0 } else { found };
+        let quota_ids = if set.charged == 0 { 0 } else { found };
         eventually("the limits are as they are to be", || {
             limits_of(&set.rig) == limits && charges(&set.rig).len() == quota_ids
         });
@@ -297,8 +298,12 @@ fn verdict(call: Call, made: &[Step], step: Step, errno: Errno) -> Result<(), Co
     let syncs = if call == Call::Delete { 2 } else { 1 };
     let is_durable = count(since(Step::Rename), Step::Fsync) == syncs;
     // This step releases the estimate of the retained bytes. The exact bytes are in the limit already.
-    let is_lowering =
-        step == Step::Limit && count(since(Step::SnapshotSubvolume), Step::Limit) == 1;
+    let copied = if made.contains(&Step::Share) {
+        Step::Share
+    } else {
+        Step::SnapshotSubvolume
+    };
+    let is_lowering = step == Step::Limit && count(since(copied), Step::Limit) == 1;
     let is_sync = matches!(step, Step::Fsync | Step::Syncfs);
     match errno {
         _ if is_durable || is_lowering => Ok(()),
@@ -410,6 +415,17 @@ fn a_subvolume_copy_with_quota_survives_every_step() {
 fn a_copy_of_an_image_survives_every_step() {
     survive_on(Of {
         kind: Kind::Xfs,
+        is_block: true,
+    });
+}
+
+/// As above, on btrfs, where simple quota counts.
+///
+/// Proves: D5, I3.
+#[test]
+fn a_copy_of_an_image_on_btrfs_survives_every_step() {
+    survive_on(Of {
+        kind: Kind::BtrfsSquota,
         is_block: true,
     });
 }

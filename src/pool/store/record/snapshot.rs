@@ -60,7 +60,7 @@ pub enum Method {
 }
 
 impl Method {
-    pub fn consistency(self) -> &'static str {
+    fn consistency(self) -> &'static str {
         match self {
             Self::Subvolume => "all of it is of one instant",
             Self::Reflink => "each file is of an instant of its own",
@@ -80,6 +80,15 @@ impl fmt::Display for Method {
 }
 
 impl SnapshotRecord {
+    /// Which instant its content is of. An image is a single file, and it is copied byte by byte only while it is not
+    /// published.
+    pub fn consistency(&self) -> &'static str {
+        match self.image {
+            Some(_) => Method::Subvolume.consistency(),
+            None => self.method.consistency(),
+        }
+    }
+
     /// The least size of a volume made from it. With simple quota a copy is not charged for shared
     /// bytes, so a snapshot that contains more than its size needs no larger copy.
     pub fn least_size(&self) -> Bytes {
