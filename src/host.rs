@@ -72,6 +72,8 @@ pub struct Content {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+    /// Whether btrfs rewrites the blocks of its new files in place.
+    pub nodatacow: bool,
 }
 
 /// Moves the directory at a place by `act`, and keeps its times, which XFS changes by that.
@@ -152,6 +154,7 @@ impl HostPath {
         let top = top.map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
         self.check_top(&status)?;
+        let nodatacow = os::is_kept_in_place(&top).map_err(fault)?;
         let path = || self.path.clone();
         let (mut linked, mut pool, mut done) = (LinkedFiles::default(), None, 0);
         let weighed = tree::weigh(top, LinkCount::InParts, &mut |seen| {
@@ -189,6 +192,7 @@ impl HostPath {
             mode: u32::from(status.stx_mode) & 0o3777,
             uid: status.stx_uid,
             gid: status.stx_gid,
+            nodatacow,
         })
     }
 

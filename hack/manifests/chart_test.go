@@ -173,6 +173,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"no pools", "pools: []", "pools and poolSets are both empty; name a pool or a pool set"},
 		{"unknown set option", "poolSets: [{name: a, requireMount: true}]", "additional properties 'requireMount' not allowed"},
 		{"set without a name", "poolSets: [{path: a}]", "at '/poolSets/0': missing property 'name'"},
+		{"nodatacow as a boolean", "storageClasses: [{name: a, parameters: {nodatacow: true}}]", "at '/storageClasses/0/parameters/nodatacow'"},
 		{"exclusive as a boolean", "storageClasses: [{name: a, parameters: {exclusive: true}}]", "at '/storageClasses/0/parameters/exclusive'"},
 
 		{"pool outside", "pools: [{name: a, path: /srv/a}]", "pool a: /srv/a is not below poolsDir, which is /var/lib/rootcellar/pools"},

@@ -326,6 +326,7 @@ impl Import {
                 gid: content.gid,
                 sharing: self.sharing,
             },
+            nodatacow: content.nodatacow,
             origin: Some(ImportOrigin {
                 path: at.path.display().to_string(),
                 imported_at: new.created_at,

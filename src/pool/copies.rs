@@ -305,6 +305,10 @@ impl Pool {
         let quota_id = made.context("make the copy's data").map_err(fault)?;
         let data = os::open_dir(target, layout::DATA).context("open the copy's data");
         let data = data.map_err(fault)?;
+        // A source on another filesystem has no flag that its copy could get.
+        if job.content.origin.nodatacow() {
+            disk.keep_in_place(&data).map_err(fault)?;
+        }
         let progress = Progress::begin(self, target, job, method);
         let copying = Copying {
             os,

@@ -151,7 +151,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Makes the data of a new volume, and sets the record's quota id: limit, then `data/`, then
-    /// the image, or owner and mode (chown clears mode bits).
+    /// the image, or copy-on-write, owner and mode (chown clears mode bits).
     pub(super) fn fill(&mut self, record: &mut VolumeRecord) -> Result<(), Unfilled> {
         let (os, dir) = (&self.pool.context.os, self.staged.dir.as_fd());
         let limit = record.limit(0);
@@ -164,6 +164,9 @@ impl<'a> Draft<'a> {
         let data = os::open_dir(dir, layout::DATA).context("open a volume's data")?;
         if let Some(image) = record.image {
             return self.make_image(&data, image, record.size_bytes);
+        }
+        if record.nodatacow {
+            self.disk.keep_in_place(&data)?;
         }
         let parameters = record.parameters;
         os.chown(&data, parameters.uid, parameters.gid)
@@ -178,9 +181,7 @@ impl<'a> Draft<'a> {
         let os = &self.pool.context.os;
         os.create(data, layout::IMAGE).context("make an image")?;
         let file = os::open_writable(data, layout::IMAGE).context(OPEN_IMAGE)?;
-        if self.disk.filesystem.copies_on_write() {
-            os.keep_in_place(&file).context("turn copy-on-write off")?;
-        }
+        self.disk.keep_in_place(&file)?;
         self.pool.extend(&file, image.allocation, size)?;
         if let Some(format) = image.content.format() {
             let formatted = rustix::io::fcntl_dupfd_cloexec(&file, 0).context(OPEN_IMAGE)?;

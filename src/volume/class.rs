@@ -12,6 +12,8 @@ pub struct Class {
     pub pool: Option<PoolName>,
     /// Whether a volume takes the whole disk of a set's member.
     pub exclusive: bool,
+    /// Whether btrfs rewrites the blocks of new files in place.
+    pub nodatacow: bool,
     pub kind: Kind,
     /// Whether the blocks of images are allocated at once, if the class says so.
     pub allocation: Option<Allocation>,
@@ -104,6 +106,14 @@ impl Parametrized for Class {
             |class| class.exclusive.to_string(),
             |volume| volume.exclusive.to_string(),
         ),
+        Parameter::<Self>::recorded(
+            "nodatacow",
+            &["true", "false"],
+            |class, given| given.choose(&mut class.nodatacow, &[("true", true), ("false", false)]),
+            |class| class.nodatacow.to_string(),
+            |volume| volume.nodatacow.to_string(),
+        )
+        .of_the_source(),
         Parameter::new(
             "enforcement",
             &["auto", "required", "none"],
@@ -286,6 +296,7 @@ mod tests {
     fn every_parameter_in_the_record_is_compared() {
         let made_by = |class: &Class| VolumeRecord {
             exclusive: class.exclusive,
+            nodatacow: class.nodatacow,
             parameters: class.parameters,
             ..VolumeRecord::new(
                 VolumeId::new(PoolId(Uuid::nil()), &"pvc".parse().unwrap()),

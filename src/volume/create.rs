@@ -30,6 +30,7 @@ type OriginIn = (Arc<Pool>, Origin);
 struct Wanted {
     size: Bytes,
     image: Option<Image>,
+    nodatacow: bool,
 }
 
 /// Locks that are released together, the last one first.
@@ -112,6 +113,10 @@ impl<'a> Creation<'a> {
             self.locks.0.extend(unpublished);
         }
         let size = size_of(request, image, origin.as_ref().map(|(_, origin)| origin))?;
+        let nodatacow = match &origin {
+            Some((_, origin)) => origin.nodatacow(),
+            None => request.class.nodatacow,
+        };
         pools.check_read(&self.unread)?;
         if request.class.exclusive && !pools.is_set {
             let problem = format!("true needs a pool set, and {} is a pool", pools.name);
@@ -121,7 +126,11 @@ impl<'a> Creation<'a> {
             creation: self,
             pools,
             origin,
-            wanted: Wanted { size, image },
+            wanted: Wanted {
+                size,
+                image,
+                nodatacow,
+            },
         })
     }
 }
@@ -144,7 +153,7 @@ impl Placed<'_> {
         let Creation {
             volumes, request, ..
         } = &self.creation;
-        let Wanted { size, image } = self.wanted;
+        let Wanted { size, image, .. } = self.wanted;
         // No other node can copy a source on this node.
         let failed: fn(pool::Error) -> Error = match self.origin {
             Some(_) => Error::from,
@@ -190,7 +199,7 @@ impl Placed<'_> {
         });
         let wanted = Wanted {
             size: reservation.size(),
-            image,
+            ..self.wanted
         };
         let record = record(id, wanted, enforcement, request);
         let entry = pool
@@ -311,7 +320,11 @@ fn record(
     enforcement: Enforcement,
     request: &CreateRequest,
 ) -> VolumeRecord {
-    let Wanted { size, image } = wanted;
+    let Wanted {
+        size,
+        image,
+        nodatacow,
+    } = wanted;
     let declined = request.class.enforcement == EnforcementPolicy::None;
     let modes = request.capabilities.iter().map(|asked| asked.access_mode);
     let modes: BTreeSet<AccessMode> = modes.collect();
@@ -328,6 +341,7 @@ fn record(
         },
         enforcement_declined: declined,
         exclusive: request.class.exclusive,
+        nodatacow,
         image,
         ..VolumeRecord::new(id, request.name.clone())
     }

@@ -29,6 +29,8 @@ pub struct Parameter<C: 'static> {
     pub values: &'static [&'static str],
     set: Set<C>,
     recorded: Option<Recorded<C>>,
+    /// Whether a copy has the value of its source, and not of its class.
+    is_of_the_source: bool,
 }
 
 #[derive(Debug)]
@@ -100,6 +102,7 @@ impl<C: Parametrized> Parameter<C> {
             values,
             set: Set::Checked(set),
             recorded: None,
+            is_of_the_source: false,
         }
     }
 
@@ -109,6 +112,7 @@ impl<C: Parametrized> Parameter<C> {
             values: &["shop", ""],
             set: Set::Kept(field),
             recorded: None,
+            is_of_the_source: false,
         }
     }
 
@@ -128,7 +132,14 @@ impl<C: Parametrized> Parameter<C> {
                 in_class,
                 in_volume,
             }),
+            is_of_the_source: false,
         }
+    }
+
+    /// The parameter, of which a copy has its source's value, with any class.
+    pub(super) const fn of_the_source(mut self) -> Self {
+        self.is_of_the_source = true;
+        self
     }
 
     /// The value of a volume, if volumes retain the parameter.
@@ -141,6 +152,9 @@ impl<C: Parametrized> Parameter<C> {
         let Some(recorded) = &self.recorded else {
             return Ok(());
         };
+        if self.is_of_the_source && volume.source.is_some() {
+            return Ok(());
+        }
         let (has, asked) = ((recorded.in_volume)(volume), (recorded.in_class)(class));
         if has == asked {
             return Ok(());

@@ -257,6 +257,7 @@ fn record(
         method: Method::Copy,
         in_use,
         enforcement: volume.record.enforcement,
+        nodatacow: volume.record.nodatacow,
         image: volume.record.image,
         quota_id: None,
         retains: Vec::new(),

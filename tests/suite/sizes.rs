@@ -1,6 +1,7 @@
 //! `docs/semantics.md`, "Sizes", on btrfs with simple quota. XFS and ext4 are in `tests/quota`.
 
 mod new_pools;
+mod nodatacow;
 mod reservations;
 
 use std::fs::File;

@@ -7,13 +7,13 @@ mod open;
 mod status;
 
 pub use change::{At, Object, Observer, Os, Step};
-pub use copy::{attribute, attributes, open_source_dir, open_source_file};
+pub use copy::{attribute, attributes, is_kept_in_place, open_source_dir, open_source_file};
 pub use open::{
     entry_names, is_empty, open_dir, open_entry, open_file, open_node, open_path, open_place,
     open_protected, open_writable, path_of, read_all,
 };
 pub use status::now;
 pub use status::{
-    FileId, Status, is_kept_in_place, is_subvolume, kernel_version, status, status_at,
-    status_behind, statx, statx_at, written_at,
+    FileId, Status, is_subvolume, kernel_version, status, status_at, status_behind, statx,
+    statx_at, written_at,
 };

@@ -73,6 +73,7 @@ fn snapshot() -> SnapshotRecord {
         method: Method::Subvolume,
         in_use: true,
         enforcement: Enforcement::Squota,
+        nodatacow: false,
         image: None,
         quota_id: Some((1 << 30) + 1),
         retains: vec![RetainedCharge {
@@ -310,7 +311,7 @@ enforced by        simple quota, quota id 1073741824
 used               1048576 bytes (1 MiB)
 charged            1048576 bytes (1 MiB), limited to 67108864 bytes (64 MiB)
 access modes       SINGLE_NODE_WRITER
-parameters         exclusive=false mode=0777 uid=0 gid=0 sharing=none
+parameters         exclusive=false nodatacow=false mode=0777 uid=0 gid=0 sharing=none
 retained           up to 41943040 bytes (40 MiB) of its charge, by its copies
 snapshot           snapshot-1, {}
 format             1",

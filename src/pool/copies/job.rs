@@ -39,6 +39,14 @@ impl Origin {
         }
     }
 
+    /// Whether the files are rewritten in place on btrfs.
+    pub(crate) fn nodatacow(&self) -> bool {
+        match self {
+            Self::Volume(entry) => entry.record.nodatacow,
+            Self::Snapshot(entry) => entry.record.nodatacow,
+        }
+    }
+
     pub(crate) fn least_size(&self) -> Bytes {
         match self {
             Self::Volume(entry) => entry.record.size_bytes,

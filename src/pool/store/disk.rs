@@ -287,6 +287,15 @@ impl Disk {
         os::open_dir(&self.root, path)
     }
 
+    /// Has a btrfs rewrite an empty file, or the files of an empty directory, in place.
+    pub(in crate::pool) fn keep_in_place(&self, file: &OwnedFd) -> Result<(), Fault> {
+        if !self.filesystem.copies_on_write() {
+            return Ok(());
+        }
+        let kept = self.context.os.keep_in_place(file);
+        kept.context("turn copy-on-write off")
+    }
+
     pub(crate) fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
         const ASK: &str = "find the method of copying";
         if self.quota.copies(source.as_fd()).context(ASK)? {

@@ -224,7 +224,7 @@ fn an_interrupted_copy_is_repeated_or_ended() {
 
 /// Simple quota counts a copy, and an export copies it back, although the directory is on the same disk.
 ///
-/// Proves: IM1, IM5.
+/// Proves: IM1, IM5, S22.
 #[test]
 fn a_pool_with_simple_quota_copies() {
     require!(loop_devices);
@@ -238,6 +238,8 @@ fn a_pool_with_simple_quota_copies() {
     let (old, os) = (mount.path().join("old"), Os::default());
     make_tree(&old, "content");
     fs::write(old.join("large"), vec![1; 1 << 20]).unwrap();
+    os.keep_in_place(fs::File::open(&old).unwrap()).unwrap();
+    let is_in_place = |dir: &Path| linux::os::is_kept_in_place(fs::File::open(dir).unwrap());
     let request = import_of(&os, old.clone(), "pvc", SIZE);
     for undoes in [true, false] {
         let id = import(&driver, &request).unwrap();
@@ -245,6 +247,9 @@ fn a_pool_with_simple_quota_copies() {
         assert_eq!(volume.enforcement, Enforcement::Squota);
         let data = directory_of(&mount.path().join("pool/volumes"), "pvc").join("data");
         assert_tree(&data, "content");
+        assert_eq!(is_in_place(&data), Ok(true));
+        let record = fs::read_to_string(data.with_file_name("volume.json")).unwrap();
+        assert!(record.contains("\"nodatacow\": true"), "{record}");
         // The copied bytes count.
         let refused = fs::write(data.join("more"), vec![1; 15 << 19]);
         assert_eq!(refused.unwrap_err().raw_os_error(), Some(122), "EDQUOT");
@@ -258,6 +263,7 @@ fn a_pool_with_simple_quota_copies() {
         let exported = export_of(&os, id).run(&mut &*driver).unwrap();
         assert!(exported.is_copy, "{exported:?}");
         assert_tree(&old, "content");
+        assert_eq!(is_in_place(&old), Ok(true));
         assert!(driver.get(&id.to_string()).is_err());
         eventually("the old tree is reclaimed", || {
             names(&mount.path().join("pool/.rootcellar/trash")).is_empty()

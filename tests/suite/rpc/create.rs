@@ -107,6 +107,7 @@ async fn a_name_taken_by_another_volume_is_already_exists() {
         ("uid", class("uid", "1000"), "1000"),
         ("gid", class("gid", "1000"), "1000"),
         ("sharing", class("sharing", "node"), "sharing"),
+        ("nodatacow", class("nodatacow", "true"), "nodatacow"),
         ("fs_type", other_filesystem, "zfs"),
         ("topology", elsewhere, NODE),
     ];

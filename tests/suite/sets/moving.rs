@@ -2,6 +2,7 @@
 
 mod full;
 mod interrupted;
+mod nodatacow;
 mod writers;
 
 use std::os::fd::BorrowedFd;
@@ -51,8 +52,12 @@ struct TwoDisks {
 
 impl TwoDisks {
     fn new(disk: &Disk) -> Self {
+        Self::of([*disk; 2])
+    }
+
+    fn of([a, b]: [Disk; 2]) -> Self {
         let node = Node::new();
-        let disks = [("a", 400), ("b", 320)].map(|(name, mib)| {
+        let disks = [("a", a, 400), ("b", b, 320)].map(|(name, disk, mib)| {
             let at = node.path("disks").join(name);
             disk.sized(mib << 20).make(&node.path(name), &at)
         });

@@ -385,14 +385,22 @@ impl Os {
     }
 
     /// Has a btrfs rewrite the blocks of a file in place; without effect on other filesystems. The file
-    /// must be empty.
+    /// must be empty. The files that are made in a directory later inherit it.
     pub fn keep_in_place(&self, file: impl AsFd) -> Outcome {
-        let flags = match rustix::fs::ioctl_getflags(&file) {
+        self.set_in_place(file, true)
+    }
+
+    pub(super) fn set_in_place(&self, file: impl AsFd, in_place: bool) -> Outcome {
+        let mut flags = match rustix::fs::ioctl_getflags(&file) {
             Err(Errno::NOTTY | Errno::OPNOTSUPP) => return Ok(()),
             flags => flags?,
         };
+        if flags.contains(IFlags::NOCOW) == in_place {
+            return Ok(());
+        }
+        flags.set(IFlags::NOCOW, in_place);
         let set = self.on_file(Step::SetFlags, file, |file| {
-            rustix::fs::ioctl_setflags(file, flags | IFlags::NOCOW)
+            rustix::fs::ioctl_setflags(file, flags)
         });
         match set {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => Ok(()),

@@ -58,6 +58,14 @@ fn read_growing(mut read: impl FnMut(&mut Vec<u8>) -> Outcome<usize>) -> Outcome
     Ok(buffer)
 }
 
+/// Whether the blocks of a file are rewritten in place on a btrfs; false on other filesystems.
+pub fn is_kept_in_place(file: impl AsFd) -> Outcome<bool> {
+    match rustix::fs::ioctl_getflags(file) {
+        Err(Errno::NOTTY | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(false),
+        flags => Ok(flags?.contains(IFlags::NOCOW)),
+    }
+}
+
 /// Opens a directory beneath another to copy it. It follows no link, crosses no mount and does not
 /// change the access time.
 pub fn open_source_dir(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<OwnedFd> {
@@ -79,6 +87,12 @@ pub fn open_source_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Owne
 }
 
 impl Os {
+    /// Has a btrfs rewrite the blocks of an empty file in place exactly if it rewrites those of another so.
+    /// Otherwise the two could not share blocks.
+    pub fn keep_in_place_as(&self, target: impl AsFd, source: impl AsFd) -> Outcome {
+        self.set_in_place(target, is_kept_in_place(source)?)
+    }
+
     /// Makes an empty file share all blocks of another.
     pub fn share(&self, target: impl AsFd, source: impl AsFd) -> Outcome {
         self.on_file(Step::Share, target, |target| {

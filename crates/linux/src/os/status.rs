@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FileType, IFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::sys;
@@ -112,14 +112,6 @@ pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
 /// Whether a directory of a btrfs is the root of a subvolume. Only roots have this inode number.
 pub fn is_subvolume(dir: impl AsFd) -> Outcome<bool> {
     Ok(status(dir)?.id.inode == sys::FIRST_FREE_OBJECTID)
-}
-
-/// Whether a btrfs rewrites the blocks of a file in place. No other filesystem has this flag.
-pub fn is_kept_in_place(file: impl AsFd) -> Outcome<bool> {
-    match rustix::fs::ioctl_getflags(file) {
-        Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(false),
-        flags => Ok(flags?.contains(IFlags::NOCOW)),
-    }
 }
 
 /// Now, in seconds since the Unix epoch.

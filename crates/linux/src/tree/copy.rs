@@ -22,6 +22,7 @@ use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
+use crate::filesystem::Filesystem;
 use crate::os::{self};
 use crate::sync::lock;
 
@@ -45,7 +46,8 @@ impl Copying<'_> {
         if !os::is_empty(top.target.as_fd()).context("list the copy's directory")? {
             return Err(Fault::new("copy into a directory", Errno::NOTEMPTY).into());
         }
-        let work = Work::new(self, target)?;
+        let work = Work::new(self, &top)?;
+        work.keep_in_place(&top.source, &top.target)?;
         if let Err(reason) = work.fill(&top) {
             work.fail(&top, OsStr::new(""), reason);
         }
@@ -62,6 +64,8 @@ impl Copying<'_> {
 struct Work<'a> {
     copying: &'a Copying<'a>,
     links: Links,
+    /// Whether both filesystems may rewrite files in place or not, as btrfs.
+    may_keep_in_place: bool,
     copied: Mutex<Copied>,
     /// The first fault. It ends the work of all threads.
     fault: OnceLock<CopyFault>,
@@ -69,10 +73,15 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(copying: &'a Copying<'a>, target: &OwnedFd) -> Result<Self, Fault> {
+    fn new(copying: &'a Copying<'a>, top: &Dir<'_>) -> Result<Self, Fault> {
+        let copies_on_write = |dir: &OwnedFd| {
+            let filesystem = Filesystem::of(dir).context("find the filesystem of a directory");
+            Ok(filesystem?.copies_on_write())
+        };
         Ok(Self {
             copying,
-            links: Links::new(copying.os, target)?,
+            links: Links::new(copying.os, &top.target)?,
+            may_keep_in_place: copies_on_write(&top.source.inode)? && copies_on_write(&top.target)?,
             copied: Mutex::default(),
             fault: OnceLock::new(),
             threads: Threads::new(copying.threads, "copy-helper"),
@@ -95,6 +104,16 @@ impl<'a> Work<'a> {
     fn count(&self, bytes: u64) {
         self.copied().entries += 1;
         self.copying.watch.copied(bytes);
+    }
+
+    /// Has an empty copy rewritten in place if its source is. It inherits that from its directory, which may
+    /// differ, and files that differ cannot share blocks.
+    fn keep_in_place(&self, source: &Source, target: &OwnedFd) -> Result<(), Fault> {
+        if !self.may_keep_in_place {
+            return Ok(());
+        }
+        let kept = self.copying.os.keep_in_place_as(target, &source.inode);
+        kept.context("set the copy-on-write of a copy")
     }
 
     /// Gives a copy the attributes of its source and these flags, and adds its bytes.
@@ -217,6 +236,7 @@ impl<'a> Work<'a> {
             made => made.context("make a directory")?,
         }
         let target = os::open_dir(&dir.target, name).context("open a copied directory")?;
+        self.keep_in_place(&source, &target)?;
         Ok(Some(Dir {
             source,
             target,

@@ -38,6 +38,9 @@ pub struct SnapshotRecord {
     /// Its quota id: a project id or the number of a qgroup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota_id: Option<u32>,
+    /// The value of that volume, for its restores.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nodatacow: bool,
     /// The image of that volume; `None` for a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,

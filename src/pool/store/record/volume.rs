@@ -15,6 +15,7 @@ use super::kubernetes::{ImportOrigin, KubernetesFields};
 use super::moved::Move;
 
 /// The record of a volume, `volume.json`.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeRecord {
     pub format: u32,
@@ -44,6 +45,9 @@ pub struct VolumeRecord {
     /// Whether it has the whole disk, which no other volume or snapshot may use.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub exclusive: bool,
+    /// Whether btrfs rewrites the blocks of its new files in place, without copy-on-write.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub nodatacow: bool,
     /// Its image; `None` for a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
@@ -86,6 +90,7 @@ impl VolumeRecord {
             enforcing: false,
             enforcement_declined: false,
             exclusive: false,
+            nodatacow: false,
             image: None,
             source: None,
             origin: None,

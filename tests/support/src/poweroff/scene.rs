@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use linux::filesystem::Filesystem;
 use linux::os::{self, Observer, Os};
 use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::error::{Code, Operation as Call};
@@ -507,6 +508,7 @@ impl Scene {
             let data = fs::metadata(directory.join("data")).unwrap();
             assert_eq!(data.permissions().mode() & 0o7777, MODE);
             assert_eq!(data.uid(), OWNER);
+            assert_in_place_as_recorded(&directory);
             let holds = match (volume.name.as_str(), volume.source) {
                 ("kept", _) => "kept",
                 (_, Some(_)) => "pvc",
@@ -521,6 +523,22 @@ impl Scene {
             assert_pool_complete(pool.path());
         }
     }
+}
+
+/// Asserts that btrfs rewrites the files of a volume in place if its record says so.
+fn assert_in_place_as_recorded(directory: &Path) {
+    let data = File::open(directory.join("data")).unwrap();
+    let record = fs::read(directory.join("volume.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let is_asked = record.get("nodatacow").is_some();
+    let has_effect = Filesystem::of(&data).unwrap() == Filesystem::Btrfs;
+    let found = os::is_kept_in_place(&data).unwrap();
+    assert_eq!(
+        found,
+        is_asked && has_effect,
+        "the flag of {}",
+        directory.display()
+    );
 }
 
 /// Asserts that an image is complete: its length, its blocks, and its filesystem or content.
@@ -591,6 +609,7 @@ fn request(volume: &str) -> CreateRequest {
     let mut request = create(volume, SIZE);
     request.class.parameters.mode = Mode::parse("2750").unwrap();
     request.class.parameters.uid = OWNER;
+    request.class.nodatacow = true;
     request
 }
 

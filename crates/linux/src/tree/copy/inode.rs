@@ -13,11 +13,8 @@ use crate::sync::lock;
 use super::Work;
 use super::dir::Dir;
 use super::fault::Reason;
-use super::job::Transfer;
 use super::links::Key;
 use super::source::{Source, occupied};
-
-const FLAGS: &str = "read the flags of a file";
 
 impl Work<'_> {
     /// Opens a file, or refers to another entry without opening it. `None` if the entry was removed
@@ -122,19 +119,9 @@ impl Work<'_> {
             Err(Errno::EXIST) => return Ok(None),
             created => created.context("make a file")?,
         };
-        self.keep_in_place(inode, &target)?;
+        self.keep_in_place(source, &target)?;
         self.copying.transfer(inode, &target, status.stx_size)?;
         Ok(Some(target))
-    }
-
-    /// Has a btrfs rewrite the blocks of a copy in place as those of its source, or they could share none.
-    fn keep_in_place(&self, source: &OwnedFd, target: &OwnedFd) -> Result<(), Fault> {
-        let shares = self.copying.transfer == Transfer::Share;
-        if shares && os::is_kept_in_place(source).context(FLAGS)? {
-            let kept = self.copying.os.keep_in_place(target);
-            kept.context("turn copy-on-write off")?;
-        }
-        Ok(())
     }
 }
 

@@ -156,6 +156,49 @@ fn everything_in_a_tree_is_kept() {
     });
 }
 
+/// Each file and directory of a btrfs is rewritten in place or not as its source, which need not be as its directory. Files
+/// that differ could not share blocks.
+#[test]
+fn files_are_rewritten_in_place_as_before() {
+    require!(loop_devices);
+    for transfer in [Transfer::Share, Transfer::Copy] {
+        let place = Place::new("btrfs");
+        let (os, count) = (Os::default(), Count::default());
+        let source = place.path("source");
+        for dir in ["in place", "moved"] {
+            fs::create_dir(source.join(dir)).unwrap();
+        }
+        fs::write(source.join("moved/plain"), vec![7; 100_000]).unwrap();
+        for dir in ["", "in place"] {
+            os.keep_in_place(fs::File::open(source.join(dir)).unwrap())
+                .unwrap();
+        }
+        fs::write(source.join("in place/file"), vec![8; 100_000]).unwrap();
+        fs::hard_link(source.join("in place/file"), source.join("linked")).unwrap();
+        fs::rename(source.join("moved/plain"), source.join("in place/plain")).unwrap();
+        fs::rename(source.join("linked"), source.join("moved/linked")).unwrap();
+        place
+            .copy("target", &copying(&os, transfer, &count))
+            .unwrap();
+        for (path, in_place) in [
+            ("", true),
+            ("in place", true),
+            ("in place/file", true),
+            ("in place/plain", false),
+            ("moved", false),
+            ("moved/linked", true),
+        ] {
+            for tree in [&source, &place.path("target")] {
+                let path = tree.join(path);
+                let found = os::is_kept_in_place(fs::File::open(&path).unwrap());
+                assert_eq!(found, Ok(in_place), "{transfer:?} {}", path.display());
+            }
+        }
+        let differences = compare(&source, &place.path("target"));
+        assert!(differences.is_empty(), "{transfer:?}: {differences:#?}");
+    }
+}
+
 /// A copy stays in its project, also what is protected in it.
 #[test]
 fn what_a_copy_inherits_is_kept() {

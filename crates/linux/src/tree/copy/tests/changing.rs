@@ -195,8 +195,8 @@ fn what_changed_its_kind_is_left() {
     let open = |name: &str| os::open_dir(place.guarded(), name).unwrap();
     let (os, count) = (Os::default(), Count::default());
     let copying = copying(&os, Transfer::Copy, &count);
-    let work = Work::new(&copying, &open("target")).unwrap();
     let top = Dir::top(&open("source"), &open("target")).unwrap();
+    let work = Work::new(&copying, &top).unwrap();
     let names = [
         "link",
         "link to a directory",
