@@ -90,6 +90,7 @@ pub use store::record::{
     MoveState, Parameters, Record, RetainedCharge, Sharing, SnapshotRecord, Source, Unknown,
     VolumeRecord,
 };
+pub(crate) use store::refusal::why_unfit;
 pub use store::refusal::{OutOfRange, Refusal, Stopped};
 pub use store::set::{Member, PartMount, PoolSet, members, part_mounts};
 pub(crate) use store::space::Space;

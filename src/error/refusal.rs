@@ -51,13 +51,14 @@ pub enum Refusal {
     )]
     UnknownMount { id: VolumeId },
     #[error(
-        "the content of volume {id} does not fit into its size, {size}, in pool {pool}; delete files in it, \
-         or expand its claim"
+        "the content of volume {id} does not fit into its size, {size}, in pool {pool}{}; delete files in it, \
+         or expand its claim", pool::why_unfit(*.unshared)
     )]
     MoveOverSize {
         id: VolumeId,
         size: Bytes,
         pool: PoolName,
+        unshared: bool,
     },
     #[error(
         "cannot find out who uses volume {id}: {fault}; start the server with the host's processes as \

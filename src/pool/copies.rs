@@ -103,7 +103,14 @@ impl Pool {
         let fits = origin.fits(made.method, made.bytes, record.size_bytes);
         if record.image.is_none() && record.enforcement != Enforcement::None && !fits {
             let (of, has, size) = (origin.source(), Bytes(made.bytes), record.size_bytes);
-            return Err(OutOfRange::Content { of, has, size }.into());
+            let unshared = origin.is_unshared(made.method);
+            return Err(OutOfRange::Content {
+                of,
+                has,
+                size,
+                unshared,
+            }
+            .into());
         }
         record.quota_id = made.quota_id;
         // A moved volume is a copy of itself, and keeps its source.
@@ -275,7 +282,7 @@ impl Pool {
             let charge = charge.map_err(fault)?;
             // A privileged process such as this one exceeds the limits of ext4.
             if charge.exceeds() {
-                return Err(does_not_fit(job));
+                return Err(does_not_fit(job, method));
             }
             bytes = charge.bytes;
         }
@@ -322,8 +329,8 @@ impl Pool {
         };
         let copied = copying.copy(source, &data);
         progress.end(os).map_err(fault)?;
-        let copied =
-            copied.map_err(|copy| self.classify_copy(disk, job, quota_id, &progress, copy))?;
+        let copied = copied
+            .map_err(|copy| self.classify_copy(disk, job, (method, quota_id), &progress, copy))?;
         // Copied data is allocated and charged only when it is synced.
         disk.sync().map_err(fault)?;
         Ok((quota_id, copied.bytes))
@@ -346,7 +353,7 @@ impl Pool {
         &self,
         disk: &Disk,
         job: &CopyJob<'_>,
-        quota_id: Option<u32>,
+        (method, quota_id): (Method, Option<u32>),
         progress: &Progress<'_>,
         fault: CopyFault,
     ) -> Error {
@@ -367,7 +374,7 @@ impl Pool {
                 .unwrap_or(Error::Stopped(Stopped::Copying(of)));
         }
         if fault.is_full() && is_at_limit(disk, fault.errno, quota_id, job.limit) {
-            return does_not_fit(job);
+            return does_not_fit(job, method);
         }
         // Of two disks, the one that cannot be written has failed, or else the other one.
         if !std::ptr::eq(self, job.content.from) && !fault.is_full() && disk.try_writing().is_ok() {
@@ -396,9 +403,14 @@ pub(super) fn is_of_the_tree(fault: Fault) -> bool {
     !(is_canceled || fault.is_of_the_disk() || fault.is_full() || fault.is_local())
 }
 
-fn does_not_fit(job: &CopyJob<'_>) -> Error {
-    let (of, limit) = (job.content.origin.source(), job.limit);
-    OutOfRange::Limit { of, limit }.into()
+fn does_not_fit(job: &CopyJob<'_>, method: Method) -> Error {
+    let origin = job.content.origin;
+    OutOfRange::Limit {
+        of: origin.source(),
+        limit: job.limit,
+        unshared: origin.is_unshared(method),
+    }
+    .into()
 }
 
 /// Whether a copy reached its own limit and not the end of the disk, which has free space for the rest

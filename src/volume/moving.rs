@@ -115,9 +115,18 @@ impl Volumes {
         self.memory.add_moved_from(&[id.pool()].into())?;
         let copied = target.receive(&room, enforcement, from, from_id, &reading, entry);
         copied.map_err(|error| match error {
-            pool::Error::OutOfRange(_) => {
+            pool::Error::OutOfRange(
+                pool::OutOfRange::Content { unshared, .. }
+                | pool::OutOfRange::Limit { unshared, .. },
+            ) => {
                 let pool = target.name().clone();
-                Refusal::MoveOverSize { id, size, pool }.into()
+                Refusal::MoveOverSize {
+                    id,
+                    size,
+                    pool,
+                    unshared,
+                }
+                .into()
             }
             error => Error::of_new(error),
         })?;

@@ -62,15 +62,23 @@ impl Origin {
         }
     }
 
+    fn enforcement(&self) -> Enforcement {
+        match self {
+            Self::Volume(entry) => entry.record.enforcement,
+            Self::Snapshot(entry) => entry.record.enforcement,
+        }
+    }
+
+    /// Whether blocks that its files share count once in it and several times in its copy.
+    pub(in crate::pool) fn is_unshared(&self, method: Method) -> bool {
+        method == Method::Copy && self.enforcement() == Enforcement::Squota
+    }
+
     /// Whether content of this length fits into a copy of a size. With simple quota a copy is not
     /// charged for shared blocks, so any content fits that fits its source.
     pub(in crate::pool) fn fits(&self, method: Method, bytes: u64, size: Bytes) -> bool {
-        let enforcement = match self {
-            Self::Volume(entry) => entry.record.enforcement,
-            Self::Snapshot(entry) => entry.record.enforcement,
-        };
         let shares = method != Method::Copy
-            && enforcement == Enforcement::Squota
+            && self.enforcement() == Enforcement::Squota
             && self.size() > Bytes::ZERO;
         shares || bytes <= size.0
     }

@@ -117,11 +117,30 @@ pub enum Refusal {
 /// The reason why a size is too small.
 #[derive(Debug, thiserror::Error)]
 pub enum OutOfRange {
-    #[error("{of} contains {has}, which does not fit into {size}; request a larger size")]
-    Content { of: Source, has: Bytes, size: Bytes },
+    #[error("{of} contains {has}, which does not fit into {size}{}; request a larger size", why_unfit(*.unshared))]
+    Content {
+        of: Source,
+        has: Bytes,
+        size: Bytes,
+        unshared: bool,
+    },
     /// The copy reached its limit before its content was known.
-    #[error("the content of {of} does not fit into {limit}; request a larger size")]
-    Limit { of: Source, limit: Bytes },
+    #[error("the content of {of} does not fit into {limit}{}; request a larger size", why_unfit(*.unshared))]
+    Limit {
+        of: Source,
+        limit: Bytes,
+        /// Whether blocks that its files share count several times in the copy.
+        unshared: bool,
+    },
+}
+
+/// Why content may not fit into a copy, although it fits into its source.
+pub(crate) fn why_unfit(unshared: bool) -> &'static str {
+    if unshared {
+        ": files that share blocks, as by `cp --reflink`, or are compressed take their full size in the copy"
+    } else {
+        ""
+    }
 }
 
 /// Work that the end of the driver stops.

@@ -244,6 +244,7 @@ fn too_small() -> pool::OutOfRange {
     pool::OutOfRange::Limit {
         of: Source::Volume(volume()),
         limit: Bytes(1),
+        unshared: false,
     }
 }
 

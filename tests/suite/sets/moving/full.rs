@@ -90,3 +90,33 @@ fn a_volume_leaves_a_full_disk() {
         assert_eq!(content, b"content", "{}", disk.name);
     }
 }
+
+/// A volume whose files share blocks may not fit into its size on the other disk. The refusal says why, and nothing changes.
+///
+/// Proves: MV3, SN4.
+#[test]
+fn a_move_that_shared_blocks_make_too_large_says_so() {
+    require!(loop_devices);
+    let on = TwoDisks::new(&Disk::new("btrfs"));
+    let driver = on.driver(&Fakes::default());
+    let volume = driver.create(&create("v", 64 * MIB)).unwrap();
+    let file = on.file("a");
+    std::fs::write(&file, vec![7; 40 << 20]).unwrap();
+    let id = volume.id.to_string();
+    let again = file.with_file_name("again");
+    run(Command::new("cp")
+        .arg("--reflink=always")
+        .arg(&file)
+        .arg(&again));
+    let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+    let text = refused.to_string();
+    assert!(text.contains("does not fit into its size"), "{text}");
+    assert!(
+        text.contains("files that share blocks, as by `cp --reflink`"),
+        "{text}"
+    );
+    assert_eq!(driver.get(&id).unwrap(), volume);
+
+    std::fs::remove_file(again).unwrap();
+    driver.move_to(&id, "b", Users::Check).unwrap();
+}
