@@ -119,6 +119,11 @@ impl Kind for SnapshotRecord {
         fields.add("created", when(record.created_at));
         let (method, consistency) = (record.method, record.consistency());
         fields.add("method", format_args!("{method}: {consistency}"));
+        if let Some(absent) = &record.absent {
+            let lacks =
+                format_args!("the data in {absent}; the snapshot has empty directories there");
+            fields.add("lacks", lacks);
+        }
         let in_use = if record.in_use {
             "yes: the volume was published meanwhile, so it may have been written to"
         } else {

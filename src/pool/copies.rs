@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
 use linux::os::{self, At};
-use linux::quota::Enforcement;
+use linux::quota::{Enforcement, Nested};
 use linux::sync::lock;
 use linux::tree::{CopyFault, CopyReason, Copying, Transfer};
 use objects::{Bytes, Invalid};
@@ -41,6 +41,8 @@ pub(super) struct CopyResult<'a> {
     pub(super) bytes: u64,
     /// The part of them that it shares with its original.
     pub(super) inherited: u64,
+    /// The subvolumes in its original, which it lacks.
+    pub(super) absent: Option<Nested>,
     pub(super) pending: PendingCharges<'a>,
 }
 
@@ -81,6 +83,7 @@ impl Pool {
         record.quota_id = made.quota_id;
         record.retains.clone_from(&made.pending.retains);
         record.method = made.method;
+        record.absent = made.absent;
         Ok(draft.commit(record, reservation)?)
     }
 
@@ -214,6 +217,7 @@ impl Pool {
             quota_id,
             bytes,
             inherited: bytes,
+            absent: self.absent_from(disk, source, job),
             pending: self.retain(disk, now)?,
         })
     }
@@ -242,6 +246,31 @@ impl Pool {
             Errno::TXTBSY | Errno::OPNOTSUPP => Refusal::UsedForSwap { of, fault }.into(),
             _ => self.classify(fault),
         })
+    }
+
+    /// The subvolumes that a copy of a subvolume lacks. They are sought after the copy was made, because a pod may make
+    /// one until then.
+    fn absent_from(&self, disk: &Disk, source: &OwnedFd, job: &CopyJob<'_>) -> Option<Nested> {
+        let (pool, of, copy) = (self.name(), job.content.origin.source(), job.copy);
+        let absent = match job.content.origin {
+            Origin::Volume(_) => disk.quota.nested(source.as_fd()),
+            // In the snapshot, empty directories are in their places.
+            Origin::Snapshot(entry) => Ok(entry.record.absent.clone()),
+        };
+        match &absent {
+            Ok(None) => {}
+            Ok(Some(absent)) => tracing::warn!(
+                %pool,
+                %of,
+                %copy,
+                %absent,
+                "a copy lacks the data of the subvolumes in its source"
+            ),
+            Err(errno) => {
+                tracing::warn!(%pool, %of, %copy, %errno, "cannot find out whether a copy lacks subvolumes");
+            }
+        }
+        absent.ok().flatten()
     }
 
     /// Whether a copy of a volume shares blocks, and each file in it is of one instant.
@@ -291,6 +320,7 @@ impl Pool {
             quota_id,
             bytes,
             inherited: if method == Method::Reflink { bytes } else { 0 },
+            absent: None,
             pending: self.retain(disk, Vec::new())?,
         })
     }

@@ -260,6 +260,7 @@ fn record(
         nodatacow: volume.record.nodatacow,
         image: volume.record.image,
         quota_id: None,
+        absent: None,
         retains: Vec::new(),
         unknown: crate::pool::Unknown::new(),
     }

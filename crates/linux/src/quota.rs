@@ -18,7 +18,7 @@ use crate::filesystem::Filesystem;
 pub use crate::sys::enable_simple_quota as enable;
 pub use btrfs::{Mode, mode};
 pub use ids::OURS;
-pub use interface::{AtInit, Charge, Enforcement, MissingQuota, Quota, Quotas, Result};
+pub use interface::{AtInit, Charge, Enforcement, MissingQuota, Nested, Quota, Quotas, Result};
 pub use none::NoQuota;
 
 #[derive(Debug, Default)]

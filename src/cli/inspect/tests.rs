@@ -76,6 +76,7 @@ fn snapshot() -> SnapshotRecord {
         nodatacow: false,
         image: None,
         quota_id: Some((1 << 30) + 1),
+        absent: None,
         retains: vec![RetainedCharge {
             volume: volume_id("pvc-1"),
             origin: Source::Snapshot(snapshot_id("snapshot-1")),

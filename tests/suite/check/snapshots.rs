@@ -11,9 +11,10 @@ use serde_json::Value;
 
 use super::{assert_limits_are_well, assert_well, of_level, report_on, wrong};
 use crate::sizes::{Rig, SIZE};
+use support::disk::Disk;
 use support::loops::run;
-use support::require;
-use support::{create, names};
+use support::server::Server;
+use support::{Node, create, directory_of, messages, names, require};
 
 const WRITTEN: usize = 8 << 20;
 
@@ -141,4 +142,85 @@ fn what_is_counted_is_shown() {
     assert_eq!(snapshot["limit_bytes"], Value::Null);
     assert_eq!(snapshot["copies"][0], restored["id"]);
     assert_eq!(Bytes(bytes(&snapshot, "size_bytes")), SIZE);
+}
+
+/// Asserts that `snapshot show` reports that a snapshot lacks this many subvolumes.
+#[track_caller]
+fn assert_lacks(pool: &str, name: &str, expected: Option<u64>) {
+    let show = |json: &[&str]| {
+        let mut show = Command::new(env!("CARGO_BIN_EXE_rootcellar"));
+        show.args(["snapshot", "show", name, "--pool", pool])
+            .args(json);
+        String::from_utf8(show.output().unwrap().stdout).unwrap()
+    };
+    let shown: Value = serde_json::from_str(&show(&["--json"])).unwrap();
+    assert_eq!(shown["absent"]["subvolumes"].as_u64(), expected, "{shown}");
+    let text = show(&[]);
+    let lacks = text.lines().find(|line| line.starts_with("lacks "));
+    let words = match expected {
+        Some(2) => "2 subvolumes, one of them at \"a/first\"",
+        _ => "1 subvolume, at \"second\"",
+    };
+    assert_eq!(lacks.is_some(), expected.is_some(), "{text}");
+    assert!(lacks.is_none_or(|lacks| lacks.contains(words)), "{text}");
+}
+
+/// A copy lacks the data in the subvolumes of its source. `snapshot show` and the log say so, also of a restore.
+///
+/// Proves: SN1, T11.
+#[tokio::test]
+async fn subvolumes_that_a_copy_lacks_are_shown() {
+    require!(loop_devices);
+    let node = Node::new();
+    let _disk = node.make_pool_disk(Disk::new("btrfs").with_simple_quota());
+    let option = node.own_pool_option();
+    let server = Server::start_with(&node, std::slice::from_ref(&option)).await;
+    let mut clients = server.clients().await;
+    let volume = clients
+        .create(messages::create("pvc", 32 << 20))
+        .await
+        .unwrap();
+    let data = directory_of(&node.pool().join("volumes"), "pvc").join("data");
+    fs::create_dir(data.join("a")).unwrap();
+    for nested in ["a/first", "second"] {
+        run(Command::new("btrfs")
+            .args(["-q", "subvolume", "create"])
+            .arg(data.join(nested)));
+    }
+    for (name, expected) in [("two", Some(2)), ("one", Some(1)), ("none", None)] {
+        let request = messages::snapshot(name, &volume.volume_id);
+        let snapshot = clients.snapshot(request).await.unwrap();
+        assert_lacks(&option, name, expected);
+        let in_log = |of: &str, copy: &str| {
+            let log = server.log();
+            let mut lines = log.lines();
+            lines.any(|line| {
+                let lacks = line.contains("a copy lacks the data of the subvolumes in its source");
+                lacks && line.contains(of) && line.contains(copy)
+            })
+        };
+        assert_eq!(
+            in_log(&volume.volume_id, &snapshot.snapshot_id),
+            expected.is_some()
+        );
+        let restore = messages::copy(
+            &format!("of-{name}"),
+            32 << 20,
+            messages::of_snapshot(&snapshot.snapshot_id),
+        );
+        let restored = clients.create(restore).await.unwrap();
+        assert_eq!(
+            in_log(&snapshot.snapshot_id, &restored.volume_id),
+            expected.is_some()
+        );
+        if let Some(gone) = match name {
+            "two" => Some("a/first"),
+            "one" => Some("second"),
+            _ => None,
+        } {
+            run(Command::new("btrfs")
+                .args(["-q", "subvolume", "delete"])
+                .arg(data.join(gone)));
+        }
+    }
 }

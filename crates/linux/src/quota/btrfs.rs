@@ -14,7 +14,7 @@ use crate::os::{self, At, Os};
 use crate::sys;
 
 use super::ids::{OURS, QuotaIds};
-use super::interface::{AtInit, Charge, Enforcement, Quota, Result};
+use super::interface::{AtInit, Charge, Enforcement, Nested, Quota, Result};
 
 const LEVEL: u64 = 1;
 const LEVEL_SHIFT: u32 = 48;
@@ -227,6 +227,21 @@ impl Quota for BtrfsQuota {
         self.make_limited(os, size, |qgroup| {
             os.snapshot_subvolume(source, target, qgroup, read_only)
         })
+    }
+
+    fn nested(&self, dir: BorrowedFd<'_>) -> Result<Option<Nested>> {
+        let found = sys::nested_subvolumes(dir)?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        // The path of one that is very deep, or that was removed meanwhile, cannot be read.
+        let path = found
+            .iter()
+            .find_map(|nested| sys::path_of_nested(dir, *nested).ok());
+        Ok(Some(Nested {
+            subvolumes: found.len(),
+            first: path.map(|path| String::from_utf8_lossy(&path).into_owned()),
+        }))
     }
 
     fn limit(&self, os: &Os, id: u32, size: Bytes) -> Result<()> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::filesystem::Filesystem;
 use crate::os::{At, Os};
+use crate::sys;
 
 /// The result of a call of the kernel.
 pub type Result<T> = std::result::Result<T, Errno>;
@@ -71,6 +72,34 @@ impl Charge {
 
     pub fn is_limited(&self) -> bool {
         self.byte_limit != 0 || self.inode_limit != 0
+    }
+}
+
+/// The subvolumes directly in another one, which a copy of that lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nested {
+    /// Their number; [`Nested::MOST`]: as many or more.
+    pub subvolumes: usize,
+    /// The path of one, if it could be read.
+    pub first: Option<String>,
+}
+
+impl Nested {
+    pub const MOST: usize = sys::MOST_NESTED;
+}
+
+impl fmt::Display for Nested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.subvolumes {
+            1 => write!(f, "1 subvolume")?,
+            Self::MOST => write!(f, "{} subvolumes or more", Self::MOST)?,
+            several => write!(f, "{several} subvolumes")?,
+        }
+        match &self.first {
+            Some(first) if self.subvolumes > 1 => write!(f, ", one of them at {first:?}"),
+            Some(first) => write!(f, ", at {first:?}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -158,6 +187,11 @@ pub trait Quota: Send + Sync + fmt::Debug {
         _read_only: bool,
     ) -> Result<Option<u32>> {
         Err(Errno::OPNOTSUPP)
+    }
+
+    /// The subvolumes in a directory that [`Quota::copy_dir`] copies, which the copy lacks.
+    fn nested(&self, _dir: BorrowedFd<'_>) -> Result<Option<Nested>> {
+        Ok(None)
     }
 
     /// Sets the limit of a quota id to that of `size` (zero: none). Durable with the next syncfs.

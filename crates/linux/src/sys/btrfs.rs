@@ -23,6 +23,8 @@ const BTRFS_IOC_FS_INFO: Opcode = opcode::read::<Information>(BTRFS, 31);
 const BTRFS_IOC_QUOTA_CTL: Opcode = opcode::read_write::<[u64; 2]>(BTRFS, 40);
 const BTRFS_IOC_QGROUP_CREATE: Opcode = opcode::write::<[u64; 2]>(BTRFS, 42);
 const BTRFS_IOC_QGROUP_LIMIT: Opcode = opcode::read::<LimitArguments>(BTRFS, 43);
+const BTRFS_IOC_GET_SUBVOL_ROOTREF: Opcode = opcode::read_write::<NestedArguments>(BTRFS, 61);
+const BTRFS_IOC_INO_LOOKUP_USER: Opcode = opcode::read_write::<NestedLookupArguments>(BTRFS, 62);
 const BTRFS_IOC_SNAP_DESTROY_V2: Opcode = opcode::write::<VolumeArguments>(BTRFS, 63);
 
 /// The flags of a btrfs subvolume, by its root.
@@ -186,6 +188,92 @@ pub fn subvolume_of(dir: BorrowedFd<'_>) -> Result<u64, Errno> {
 
 /// The inode number of the root directory of every btrfs subvolume: `BTRFS_FIRST_FREE_OBJECTID`.
 pub const FIRST_FREE_OBJECTID: u64 = 256;
+
+/// A subvolume in another one.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NestedSubvolume {
+    pub id: u64,
+    /// The inode number of the directory in which it is.
+    pub dir: u64,
+}
+
+/// The most subvolumes that [`nested_subvolumes`] finds: `BTRFS_MAX_ROOTREF_BUFFER_NUM`.
+pub const MOST_NESTED: usize = 255;
+
+/// `struct btrfs_ioctl_get_subvol_rootref_args` of `linux/btrfs.h`.
+#[repr(C)]
+struct NestedArguments {
+    least: u64,
+    found: [NestedSubvolume; MOST_NESTED],
+    items: u8,
+    unused: [u8; 7],
+}
+
+const _: () = assert!(size_of::<NestedArguments>() == 4096);
+
+/// The subvolumes directly in the btrfs subvolume of a directory, at most [`MOST_NESTED`].
+pub fn nested_subvolumes(root: BorrowedFd<'_>) -> Result<Vec<NestedSubvolume>, Errno> {
+    let mut arguments = NestedArguments {
+        least: 0,
+        found: [NestedSubvolume::default(); MOST_NESTED],
+        items: 0,
+        unused: [0; 7],
+    };
+    // SAFETY: the ioctl reads and writes one `btrfs_ioctl_get_subvol_rootref_args`.
+    let outcome = unsafe {
+        ioctl(
+            root,
+            Updater::<BTRFS_IOC_GET_SUBVOL_ROOTREF, _>::new(&mut arguments),
+        )
+    };
+    match outcome {
+        // There are more, and the arguments are full.
+        Ok(()) | Err(Errno::OVERFLOW) => {}
+        Err(errno) => return Err(errno),
+    }
+    let found = arguments.found.iter().take(arguments.items.into());
+    Ok(found.copied().collect())
+}
+
+/// `struct btrfs_ioctl_ino_lookup_user_args` of `linux/btrfs.h`.
+#[repr(C)]
+struct NestedLookupArguments {
+    dir: u64,
+    subvolume: u64,
+    name: [u8; 256],
+    path: [u8; 3824],
+}
+
+const _: () = assert!(size_of::<NestedLookupArguments>() == 4096);
+
+/// The path of a subvolume below the root of the subvolume that it is in.
+pub fn path_of_nested(root: BorrowedFd<'_>, nested: NestedSubvolume) -> Result<Vec<u8>, Errno> {
+    let mut arguments = NestedLookupArguments {
+        dir: nested.dir,
+        subvolume: nested.id,
+        name: [0; 256],
+        path: [0; 3824],
+    };
+    // SAFETY: the ioctl reads and writes one `btrfs_ioctl_ino_lookup_user_args`.
+    unsafe {
+        ioctl(
+            root,
+            Updater::<BTRFS_IOC_INO_LOOKUP_USER, _>::new(&mut arguments),
+        )?;
+    };
+    // Each ends with a NUL, and the path with a slash if it is not empty.
+    let text = |bytes: &[u8]| -> Vec<u8> {
+        bytes
+            .iter()
+            .copied()
+            .take_while(|byte| *byte != 0)
+            .collect()
+    };
+    let mut path = text(&arguments.path);
+    path.extend(text(&arguments.name));
+    Ok(path)
+}
 
 /// `struct btrfs_ioctl_search_args` of `linux/btrfs.h`.
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use linux::quota::{Enforcement, OURS};
+use linux::quota::{Enforcement, Nested, OURS};
 use objects::{Bytes, ClaimLabel, ObjectId, SnapshotId, SnapshotLabel, SnapshotName, VolumeId};
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,9 @@ pub struct SnapshotRecord {
     /// The image of that volume; `None` for a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
+    /// The subvolumes in that volume, which it lacks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent: Option<Nested>,
     #[serde(rename = "pins", default, skip_serializing_if = "Vec::is_empty")]
     pub retains: Vec<RetainedCharge>,
     /// Fields of later versions, preserved.
