@@ -9,6 +9,7 @@
 mod advice;
 mod contents;
 mod examination;
+mod extents;
 mod images;
 mod incoming;
 mod inspect;
@@ -291,7 +292,7 @@ impl Examination<'_> {
                 let id = record.id;
                 format!("delete the pods that use it, then rootcellar volume enforce {id}")
             } else {
-                "copy its data to a new volume".to_owned()
+                format!("{} to a new volume", advice::copy(enforcement))
             };
             self.find_of(Level::Note, About::Sizes, &entry.path(), what, remedy);
         }

@@ -174,6 +174,29 @@ fn charge_on_btrfs(uncharged: Uncharged<'_>) -> String {
     )
 }
 
+/// Copies the data of a volume. On btrfs any other copy shares blocks, which stay charged as they are.
+pub(super) fn copy(enforcement: Enforcement) -> &'static str {
+    match enforcement {
+        Enforcement::Squota => "copy its data with cp --archive --reflink=never",
+        Enforcement::Project | Enforcement::None => "copy its data",
+    }
+}
+
+/// Writes the files of a btrfs volume again, so that it is charged for their blocks and for nothing else. A file is
+/// replaced by its copy, so no pod may have it open.
+pub(super) fn rewrite(data: &Path) -> String {
+    format!(
+        "find {} -type f -links 1 -exec sh -c 'for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive \
+         --reflink=never \"$f\" \"$t\" && mv \"$t\" \"$f\" || rm -f \"$t\"; done' sh {{}} +",
+        quoted(data)
+    )
+}
+
+/// Frees the overwritten parts of the extents in a btrfs volume, while pods use it.
+pub(super) fn defragment(data: &Path) -> String {
+    format!("btrfs filesystem defragment -r -f {}", quoted(data))
+}
+
 /// Makes a filesystem count again.
 pub(super) fn recount(filesystem: Filesystem, place: &Place) -> String {
     let (device, at) = (

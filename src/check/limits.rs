@@ -85,10 +85,13 @@ impl Examination<'_> {
             Enforcement::Squota => entry.record.inherited(),
             Enforcement::Project | Enforcement::None => 0,
         };
+        let volume = R::volume(entry.record.id());
         Ok(id.map(|id| Owner {
             path,
             id,
+            volume,
             inherited,
+            retained: volume.map_or(0, |volume| ledger.retained.of(volume)),
         }))
     }
 

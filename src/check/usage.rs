@@ -1,5 +1,6 @@
 //! Compares the charges of volumes and snapshots with the space that their trees occupy. They differ
-//! where a pod has changed the project id of its files, which the kernel allows to their owner.
+//! where a pod has changed the project id of its files, which the kernel allows to their owner. For btrfs see
+//! `extents`.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,8 +11,7 @@ use linux::mount::Place;
 use linux::os;
 use linux::quota::{Charge, Enforcement, Quota};
 use linux::tree::{LinkCount, Seen, Weight, weigh};
-use objects::Bytes;
-use rustix::fs::FileType;
+use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
@@ -23,11 +23,13 @@ use super::examination::Examination;
 use super::report::{About, Level};
 
 /// The accepted difference, or a hundredth: a pod may write meanwhile, and the kernel reserves ahead.
-const BYTES: u64 = 1 << 20;
+pub(super) const BYTES: u64 = 1 << 20;
 const INODES: u64 = 16;
 
-/// A btrfs may store files up to this size in the blocks of its trees.
-const INLINE: u64 = 4096;
+/// The steps of a measurement.
+pub(super) const OPEN: &str = "open a tree to measure";
+pub(super) const MEASURE: &str = "measure a tree";
+pub(super) const READ_CHARGE: &str = "read the charges of a quota id";
 
 /// A volume or snapshot without a quota conflict.
 #[derive(Debug)]
@@ -35,13 +37,17 @@ pub(super) struct Owner {
     /// Its directory, below the pool.
     pub(super) path: PathBuf,
     pub(super) id: u32,
+    /// `None` for a snapshot.
+    pub(super) volume: Option<VolumeId>,
     /// The maximum of bytes in its tree that are charged to others.
     pub(super) inherited: u64,
+    /// The bytes that may stay charged to it because copies reference them.
+    pub(super) retained: u64,
 }
 
 /// The files of a tree with the quota id of another owner.
 #[derive(Debug, Default)]
-struct Strays {
+pub(super) struct Strays {
     files: u64,
     bytes: u64,
     first: PathBuf,
@@ -83,29 +89,19 @@ impl Examination<'_> {
         owner: &Owner,
     ) -> Result<(), Fault> {
         let quota = &*opened.quota;
+        if quota.enforcement() == Enforcement::Squota {
+            return self.measure_extents(opened, owners, owner);
+        }
         let id = owner.id;
-        let on_btrfs = quota.enforcement() == Enforcement::Squota;
         let path = owner.path.join(layout::DATA);
-        let open = || os::open_dir(&opened.root, &path).context("open a tree to measure");
-        let charge = || quota.charge(id).context("read the charges of a quota id");
+        let open = || os::open_dir(&opened.root, &path).context(OPEN);
+        let charge = || quota.charge(id).context(READ_CHARGE);
         let first = charge()?;
-        let mut strays = BTreeMap::new();
-        let mut inline: u64 = 0;
-        let mut weight = weigh(open()?, LinkCount::Once, &mut |seen| {
-            if on_btrfs && seen.status.file_type == FileType::Directory {
-                note_stray(quota, id, seen, &mut strays);
-            } else if on_btrfs && seen.status.allocated <= INLINE {
-                inline += seen.status.allocated;
-            }
-            Ok(())
-        })
-        .context("measure a tree")?;
-        weight.bytes = weight
-            .bytes
-            .saturating_sub(inline.saturating_add(owner.inherited));
+        let weight = weigh(open()?, LinkCount::Once, &mut |_| Ok(())).context(MEASURE)?;
         let charges = Charges::new(&first, &charge()?);
-        let is_light = charges.are_less_than(&weight, quota);
-        if is_light && !on_btrfs {
+        let mut strays = BTreeMap::new();
+        let is_light = charges.are_less_than(&weight);
+        if is_light {
             weigh(open()?, LinkCount::Once, &mut |seen| {
                 note_stray(quota, id, seen, &mut strays);
                 Ok(())
@@ -116,8 +112,13 @@ impl Examination<'_> {
         let explained = !strays.is_empty();
         self.strays(opened, owners, owner, strays);
         if is_light && !explained {
-            self.light(opened, place, owner, &charges, &weight);
-        } else if !on_btrfs && charges.are_more_than(&weight) {
+            let what = format!(
+                "its tree occupies {weight}, and no more than {} are charged to it",
+                charges.most
+            );
+            let remedy = advice::recount(opened.filesystem, place);
+            self.find_of(Level::Wrong, About::Usage, &owner.path, what, remedy);
+        } else if charges.are_more_than(&weight) {
             let what = format!(
                 "{} are charged to it, and its tree occupies {}: files that are deleted and still \
                  open, or files elsewhere that have its quota id, {id}",
@@ -133,7 +134,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    fn unseen(&mut self, owner: &Owner, weight: &Weight) {
+    pub(super) fn unseen(&mut self, owner: &Owner, weight: &Weight) {
         let Some(errno) = weight.unseen else { return };
         let why = match errno {
             Errno::NAMETOOLONG => "it is too deep".to_owned(),
@@ -143,7 +144,7 @@ impl Examination<'_> {
         self.find_of(Level::Note, About::Usage, &owner.path, what, None);
     }
 
-    fn strays(
+    pub(super) fn strays(
         &mut self,
         opened: &OpenPool,
         owners: &BTreeMap<u32, &Owner>,
@@ -181,28 +182,6 @@ impl Examination<'_> {
             self.find_of(Level::Wrong, About::Usage, &owner.path, what, remedy);
         }
     }
-
-    /// Reports a tree that occupies more than its charges, without files of another quota id.
-    fn light(
-        &mut self,
-        opened: &OpenPool,
-        place: &Place,
-        owner: &Owner,
-        charges: &Charges,
-        weight: &Weight,
-    ) {
-        let what = format!(
-            "its tree occupies {weight}, and no more than {} are charged to it",
-            charges.most
-        );
-        if opened.quota.enforcement() == Enforcement::Squota {
-            let what = format!("{what}: it shares blocks with others, or is compressed");
-            self.find_of(Level::Note, About::Usage, &owner.path, what, None);
-        } else {
-            let remedy = advice::recount(opened.filesystem, place);
-            self.find_of(Level::Wrong, About::Usage, &owner.path, what, remedy);
-        }
-    }
 }
 
 /// The charges before and after the measurement of a tree.
@@ -225,10 +204,9 @@ impl Charges {
         }
     }
 
-    fn are_less_than(&self, weight: &Weight, quota: &dyn Quota) -> bool {
-        let counts_inodes = quota.enforcement() == Enforcement::Project;
+    fn are_less_than(&self, weight: &Weight) -> bool {
         exceeds(weight.bytes, self.most.bytes, BYTES)
-            || counts_inodes && exceeds(weight.inodes, self.most.inodes, INODES)
+            || exceeds(weight.inodes, self.most.inodes, INODES)
     }
 
     fn are_more_than(&self, weight: &Weight) -> bool {
@@ -238,12 +216,17 @@ impl Charges {
 }
 
 /// Whether one number is above another by more than the accepted difference.
-fn exceeds(one: u64, other: u64, leeway: u64) -> bool {
+pub(super) fn exceeds(one: u64, other: u64, leeway: u64) -> bool {
     one.saturating_sub(other) > leeway.max(one / 100)
 }
 
 /// Notes an entry with another quota id than its volume's.
-fn note_stray(quota: &dyn Quota, id: u32, seen: &Seen<'_>, strays: &mut BTreeMap<u32, Strays>) {
+pub(super) fn note_stray(
+    quota: &dyn Quota,
+    id: u32,
+    seen: &Seen<'_>,
+    strays: &mut BTreeMap<u32, Strays>,
+) {
     let Some(tag) = tag(quota, seen.dir, seen).filter(|tag| *tag != id) else {
         return;
     };

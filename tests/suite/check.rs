@@ -2,6 +2,7 @@
 //! ext4 are in `tests/quota`.
 
 mod command;
+mod extents;
 mod images;
 mod imports;
 mod limits;
@@ -407,5 +408,10 @@ fn a_size_that_need_not_be_enforced_is_a_note() {
     assert_well(&report);
     let found = note(&report, About::Sizes, "is not enforced");
     assert_eq!(found.volume, Some(below(&rig, "pvc")));
+    let remedy = found.remedy.as_ref().unwrap();
+    assert!(
+        remedy.contains("with cp --archive --reflink=never"),
+        "{remedy}"
+    );
     assert!(!enable_quota(&rig.node.pool()).unwrap(), "it is on");
 }

@@ -74,20 +74,22 @@ fn last_outcome(result: libc::c_long) -> Result<(), Errno> {
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
+/// `struct fiemap` of `linux/fiemap.h`, without the extents behind it.
+#[repr(C)]
+#[derive(Default)]
+struct Map {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    places: u32,
+    reserved: u32,
+}
+
+const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Map>(b'f', 11);
+
 /// The number of extents of a file: `FS_IOC_FIEMAP` with an empty array for them.
 pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
-    const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Map>(b'f', 11);
-    /// `struct fiemap` of `linux/fiemap.h`, without extents behind it.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Map {
-        start: u64,
-        length: u64,
-        flags: u32,
-        mapped: u32,
-        places: u32,
-        reserved: u32,
-    }
     let mut map = Map {
         length: u64::MAX,
         ..Map::default()
@@ -96,6 +98,80 @@ pub fn extents(file: BorrowedFd<'_>) -> Result<u32, Errno> {
     // extents, which is empty.
     unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, _>::new(&mut map))? };
     Ok(map.mapped)
+}
+
+/// `struct fiemap_extent` of `linux/fiemap.h`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct MappedExtent {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_more: [u32; 3],
+}
+
+const _: () = assert!(size_of::<MappedExtent>() == 56);
+
+/// The extents that are read at once.
+const EXTENTS: u32 = 64;
+
+/// `struct fiemap` with the extents behind it.
+#[repr(C)]
+struct MapWithExtents {
+    map: Map,
+    extents: [MappedExtent; EXTENTS as usize],
+}
+
+/// An extent of a file that is on the disk as it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its place in the filesystem's address space, in bytes.
+    pub place: u64,
+    pub length: u64,
+    /// Whether another file, or another place of this one, may reference it too.
+    pub is_shared: bool,
+}
+
+/// Visits the extents of a file, except those that are compressed, encrypted, in metadata or not written yet.
+pub fn each_extent(file: BorrowedFd<'_>, visit: &mut dyn FnMut(Extent)) -> Result<(), Errno> {
+    const LAST: u32 = 1;
+    const SHARED: u32 = 0x2000;
+    /// Unknown, delayed, encoded, encrypted and inline.
+    const SKIPPED: u32 = 0x2 | 0x4 | 0x8 | 0x80 | 0x200;
+    let mut start: u64 = 0;
+    loop {
+        let mut found = MapWithExtents {
+            map: Map {
+                start,
+                length: u64::MAX - start,
+                places: EXTENTS,
+                ..Map::default()
+            },
+            extents: [MappedExtent::default(); EXTENTS as usize],
+        };
+        // SAFETY: the ioctl reads and writes one `struct fiemap`, and behind it an array of `places`
+        // extents, which `found` has.
+        unsafe { ioctl(file, Updater::<FS_IOC_FIEMAP, _>::new(&mut found))? };
+        let count = found.map.mapped.min(EXTENTS) as usize;
+        let mapped = &found.extents[..count];
+        for extent in mapped.iter().filter(|extent| extent.flags & SKIPPED == 0) {
+            visit(Extent {
+                place: extent.physical,
+                length: extent.length,
+                is_shared: extent.flags & SHARED != 0,
+            });
+        }
+        let Some(last) = mapped.last().filter(|last| last.flags & LAST == 0) else {
+            return Ok(());
+        };
+        let next = last.logical.saturating_add(last.length);
+        if next <= start {
+            return Ok(());
+        }
+        start = next;
+    }
 }
 
 /// `struct xfs_fsop_geom_v4` of `xfs_fs.h`.

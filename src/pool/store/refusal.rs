@@ -21,7 +21,7 @@ pub enum Refusal {
     NoSize { id: VolumeId },
     #[error(
         "pool {pool} cannot enforce the size of volume {id}: on btrfs the size of an existing directory \
-         cannot be enforced; create a new claim and copy the data there"
+         cannot be enforced; create a new claim and copy the data there with `cp --archive --reflink=never`"
     )]
     OnlyNewSizes { pool: PoolName, id: VolumeId },
     #[error("pool {pool} cannot enforce the size of volume {id}: {}; {}", .lack.reason, .lack.remedy)]
