@@ -3,6 +3,7 @@
 mod new_pools;
 mod nodatacow;
 mod reservations;
+mod shared;
 
 use std::fs::File;
 use std::io::Write;
