@@ -12,7 +12,7 @@ use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::{Entry, Record, SnapshotRecord, layout};
+use crate::pool::{Entry, Record, SnapshotRecord, VolumeRecord, layout, record};
 use crate::pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
 use crate::pool::{Resource, load, read_entry};
 
@@ -134,9 +134,8 @@ impl Examination<'_> {
     ) -> (String, String) {
         let data = os::open_dir(&opened.root, at.join(layout::DATA));
         let is_subvolume = data.is_ok_and(|data| os::is_subvolume(data) == Ok(true));
-        let image = os::status_at(&opened.root, at.join(layout::DATA).join(layout::IMAGE));
         let copy = CopyInto {
-            nodatacow: image.is_ok(),
+            nodatacow: is_kept_in_place(opened, at),
             read_only: at.starts_with(SnapshotRecord::HOME),
         };
         let charges = opened.quota.charges().unwrap_or_default();
@@ -229,6 +228,17 @@ impl Examination<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether btrfs overwrites the files of the object in a directory in place, by its record.
+fn is_kept_in_place(opened: &OpenPool, at: &Path) -> bool {
+    let Ok(dir) = os::open_dir(&opened.root, at) else {
+        return false;
+    };
+    let volume = record::read::<VolumeRecord>(&dir, VolumeRecord::FILE);
+    let snapshot = record::read::<SnapshotRecord>(&dir, SnapshotRecord::FILE);
+    let volume = volume.is_ok_and(|record| record.nodatacow || record.image.is_some());
+    volume || snapshot.is_ok_and(|record| record.nodatacow || record.image.is_some())
 }
 
 /// The limits of a quota id, for people.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use linux::os;
 use objects::Bytes;
 use rootcellar::check::{About, Finding, Level};
 use rootcellar::pool::count_limited;
@@ -222,7 +223,9 @@ fn assert_whole(rig: &Rig, volume: &Volume) {
 #[test]
 fn a_volume_that_was_restored_by_hand_is_refused_until_it_is_charged_again() {
     let mut rig = require!(loop_devices, Rig::new());
-    let volume = rig.make("pvc", SIZE);
+    let mut request = create("pvc", SIZE.0);
+    request.class.nodatacow = true;
+    let volume = rig.driver().create(&request).unwrap();
     fs::write(rig.data("pvc").join("file"), "kept").unwrap();
     restore_by_hand(&rig.data("pvc"));
     let refused = |rig: &Rig| {
@@ -244,6 +247,8 @@ fn a_volume_that_was_restored_by_hand_is_refused_until_it_is_charged_again() {
     follow_all(wrong(&report, About::Limits, "charged to no quota id"));
     rig.start();
     assert_limits_are_well(&report_on(&rig.node.pool()));
+    let data = fs::File::open(rig.data("pvc")).unwrap();
+    assert_eq!(os::is_kept_in_place(data), Ok(true));
     assert_whole(&rig, &volume);
 }
 
