@@ -14,7 +14,6 @@ set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-run} only=${2:-} part=${PART:-1/1} number=0 good=0 bad=0
 target=${CARGO_TARGET_DIR:-$PWD/target}
-copy=$target/mutants/source log=$target/mutants/log
 case $goal in
 run | check) ;;
 *)
@@ -22,6 +21,8 @@ run | check) ;;
     exit 64
     ;;
 esac
+# Each goal has its own copy, because `make lint` may be called while `run` is at work.
+copy=$target/mutants/$goal log=$target/mutants/$goal.log
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
