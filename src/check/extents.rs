@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use linux::fault::{Fault, InContext};
-use linux::os::{self, Os};
-use linux::sys::{self, Extent};
+use linux::os::{self, Extent, Os};
 use linux::tree::{LinkCount, Seen, Weight, weigh};
 use objects::Bytes;
 use rustix::fs::FileType;
@@ -227,7 +226,7 @@ fn visit_extents(seen: &Seen<'_>, visit: &mut dyn FnMut(Extent)) {
     }
     if let Ok(Some(file)) = os::open_protected(seen.dir, seen.name) {
         // Those of a file that was removed or cannot be read are not counted, so that nothing false is found.
-        let _ = sys::each_extent(file.as_fd(), visit);
+        let _ = os::each_extent(file.as_fd(), visit);
     }
 }
 

@@ -6,6 +6,7 @@ mod copy;
 mod open;
 mod status;
 
+pub use crate::sys::{Extent, each_extent};
 pub use change::{At, Object, Observer, Os, Step};
 pub use copy::{attribute, attributes, is_kept_in_place, open_source_dir, open_source_file};
 pub use open::{
