@@ -27,7 +27,7 @@ pub(super) fn split(text: &str) -> (String, Option<String>) {
     }
 }
 
-/// What remains to be done for the volumes of a pool after its quota was enabled. A btrfs without quota forgets which
+/// The rest of the work for the volumes of a pool, after its quota was enabled. A btrfs without quota forgets which
 /// subvolume belongs to which limit.
 pub(super) fn after_quota(filesystem: Filesystem) -> &'static str {
     match filesystem {
