@@ -223,7 +223,7 @@ impl Examination<'_> {
         }
         for Quarantined { path, reason, .. } in quarantined {
             let what = format!("quarantined, not touched: {reason}");
-            let remedy = advice::of_emptied(opened, &path)
+            let remedy = advice::of_missing_data(&self.options.path, &opened.root, &path)
                 .unwrap_or_else(|| advice::quarantined(&self.options.path, &path));
             self.find_of(Level::Wrong, About::Records, &path, what, remedy);
         }

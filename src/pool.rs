@@ -72,7 +72,7 @@ pub(crate) use store::disk::Disk;
 pub(crate) use store::enforcement::quoted;
 pub use store::enforcement::{Unenforced, said_at_init};
 pub use store::entry::{Entry, SnapshotEntry};
-pub(crate) use store::entry::{claims, read_emptied, read_entry, read_kept};
+pub(crate) use store::entry::{claims, read_entry, read_kept};
 pub use store::error::{Busy, Error, Result};
 pub(crate) use store::incoming;
 pub(crate) use store::kept::{KeptEntry, KeptName};

@@ -1,15 +1,16 @@
 //! The way out of each finding, as commands where possible.
 
 use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use linux::filesystem::Filesystem;
 use linux::mount::Place;
+use linux::os;
 use linux::quota::Enforcement;
 
-use crate::check::inspect::OpenPool;
 use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
-use crate::pool::{layout, quoted, read_emptied};
+use crate::pool::{layout, quoted};
 
 /// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";
@@ -33,7 +34,7 @@ pub(super) fn after_quota(filesystem: Filesystem) -> &'static str {
     match filesystem {
         Filesystem::Btrfs => {
             "; then these volumes cannot be published until you have run the commands that rootcellar check \
-             prints for each, so delete their pods first"
+             prints for each; delete their pods first, or they lose what they write meanwhile"
         }
         _ => "",
     }
@@ -64,19 +65,24 @@ pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
     format!("write its {file} again, or move {path} out of {home}; then {RESTART}")
 }
 
-/// Deletes an entry in quarantine whose `data/` somebody removed by hand; `None` for any other entry.
-pub(super) fn of_emptied(opened: &OpenPool, entry: &Path) -> Option<String> {
-    let (pool, name) = (opened.marker.id, entry.file_name()?);
-    let delete = if entry.starts_with(SnapshotRecord::HOME) {
-        let found = read_emptied::<SnapshotRecord>(&opened.homes.snapshots, name, pool);
-        format!("snapshot delete {}", found.ok()??.record.id)
-    } else {
-        let found = read_emptied::<VolumeRecord>(&opened.homes.volumes, name, pool);
-        format!("volume delete {}", found.ok()??.record.id)
-    };
-    Some(format!(
-        "rootcellar {delete}; or delete its object in the cluster, because nothing but its record is left here"
-    ))
+/// Gives an entry in quarantine its missing `data/` again; `None` if it has `data/`. No command deletes the entry, because
+/// another entry or pool may have the volume with this id.
+pub(super) fn of_missing_data(pool: &Path, root: impl AsFd, entry: &Path) -> Option<String> {
+    let exists = |name| os::status_at(&root, entry.join(name)).is_ok();
+    if !exists("") || exists(layout::DATA) {
+        return None;
+    }
+    let at = |name| quoted(&pool.join(entry).join(name));
+    // A repair makes the new one complete before it moves the old one.
+    let kept = [NEW_DATA, OLD_DATA].into_iter().find(|name| exists(name));
+    Some(match kept {
+        Some(kept) => format!("mv -T {} {}; then {RESTART}", at(kept), at(layout::DATA)),
+        None => format!(
+            "put its data back; or, if it is lost and rootcellar volume list shows the volume nowhere else, delete its \
+             claim; or move {} out of the pool",
+            at("")
+        ),
+    })
 }
 
 /// Sets the project id of a tree. Only a directory accepts the flag by which new entries inherit it,
@@ -124,6 +130,25 @@ pub(super) struct CopyInto {
     pub(super) nodatacow: bool,
     /// Whether it is a snapshot's.
     pub(super) read_only: bool,
+    /// Whether an interrupted run of the commands left one.
+    pub(super) again: bool,
+}
+
+/// The names of the copy of a `data/` while it is made, and of the original while it is replaced.
+pub(super) const NEW_DATA: &str = "data.new";
+pub(super) const OLD_DATA: &str = "data.old";
+
+/// Ends the commands before they begin if a pod uses the volume. It would lose its writes, and could make a command of root
+/// follow its links to the files of others.
+fn unless_used(data: &Path) -> String {
+    let home = data.ancestors().nth(2).and_then(Path::file_name);
+    let directory = data.parent().and_then(Path::file_name).unwrap_or_default();
+    let below = Path::new(home.unwrap_or_default()).join(directory);
+    let mounted = quoted(&below.join(layout::DATA));
+    let image = quoted(&data.join(layout::IMAGE));
+    format!(
+        "! grep -qF {mounted} /proc/self/mountinfo && [ -z \"$(losetup --associated {image})\" ] && "
+    )
 }
 
 /// Charges a volume's data to the quota id in its record.
@@ -132,7 +157,7 @@ pub(super) fn charge(enforcement: Enforcement, uncharged: Uncharged<'_>) -> Stri
         Enforcement::Project => tag(uncharged.id, &quoted(uncharged.data)),
         Enforcement::Squota | Enforcement::None => charge_on_btrfs(uncharged),
     };
-    format!("{commands}; then {RESTART}")
+    format!("{commands}; then {RESTART}; its pods must be deleted before")
 }
 
 /// A directory becomes a subvolume by a copy, because btrfs charges subvolumes alone. The copy shares no blocks: those
@@ -156,7 +181,13 @@ fn charge_on_btrfs(uncharged: Uncharged<'_>) -> String {
     let Some(copy) = uncharged.copy else {
         return format!("{create}{}", assign(&at));
     };
-    let [new, old] = ["data.new", "data.old"].map(|name| quoted(&data.with_file_name(name)));
+    let [new, old] = [NEW_DATA, OLD_DATA].map(|name| quoted(&data.with_file_name(name)));
+    // An interrupted run left it.
+    let begin = if copy.again {
+        format!("btrfs subvolume delete {new} && ")
+    } else {
+        String::new()
+    };
     let in_place = if copy.nodatacow {
         format!("chattr +C {new} && ")
     } else {
@@ -168,8 +199,9 @@ fn charge_on_btrfs(uncharged: Uncharged<'_>) -> String {
         String::new()
     };
     format!(
-        "{create}btrfs subvolume create {new} && {} && {in_place}cp --archive --reflink=never {at}/. {new}/ && \
-         mv -T {at} {old} && mv -T {new} {at} && rm -rf {old}{freeze}",
+        "{}{begin}{create}btrfs subvolume create {new} && {} && {in_place}cp --archive --reflink=never {at}/. {new}/ && \
+         mv -T {at} {old} && mv -T {new} {at}{freeze} && rm -rf {old}",
+        unless_used(data),
         assign(&new)
     )
 }
@@ -186,8 +218,9 @@ pub(super) fn copy(enforcement: Enforcement) -> &'static str {
 /// replaced by its copy, so no pod may have it open.
 pub(super) fn rewrite(data: &Path) -> String {
     format!(
-        "find {} -type f -links 1 -exec sh -c 'for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive \
+        "{}find {} -type f -links 1 -exec sh -c 'for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive \
          --reflink=never \"$f\" \"$t\" && mv \"$t\" \"$f\" || rm -f \"$t\"; done' sh {{}} +",
+        unless_used(data),
         quoted(data)
     )
 }

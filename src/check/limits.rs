@@ -136,7 +136,8 @@ impl Examination<'_> {
         let is_subvolume = data.is_ok_and(|data| os::is_subvolume(data) == Ok(true));
         let copy = CopyInto {
             nodatacow: is_kept_in_place(opened, at),
-            read_only: at.starts_with(SnapshotRecord::HOME),
+            read_only: os::status_at(&opened.root, at.join(SnapshotRecord::FILE)).is_ok(),
+            again: os::status_at(&opened.root, at.join(advice::NEW_DATA)).is_ok(),
         };
         let charges = opened.quota.charges().unwrap_or_default();
         let uncharged = Uncharged {

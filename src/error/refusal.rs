@@ -254,6 +254,11 @@ pub enum Difference {
         "it lacks the option {0}, which the request has; delete the pod that has it, and start it again"
     )]
     Option(&'static str),
+    #[error(
+        "it is read-only, and the request is not; if its filesystem is writable, delete the pod that has it, and \
+         start it again"
+    )]
+    ReadOnly,
     #[error("it is used as {has}, not as {asked}; delete the pod that has it first")]
     Mode { has: AccessMode, asked: AccessMode },
     #[error("it is a file; remove it")]

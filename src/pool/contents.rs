@@ -20,7 +20,7 @@ use crate::pool::kept::Deletion;
 use crate::pool::reservation::Reservation;
 use crate::pool::state::index::Resource;
 use crate::pool::store::disk::{self, Disk};
-use crate::pool::store::entry::{Entry, read_emptied};
+use crate::pool::store::entry::{Entry, is_emptied, read_emptied};
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::layout;
 use crate::pool::store::record::{self, Image, Record, VolumeRecord};
@@ -175,7 +175,7 @@ impl Pool {
     /// Deletes a volume or snapshot durably. Its space is freed in the background, and may stay reserved until then.
     pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>, deletion: Deletion) -> Result<()> {
         let (disk, _) = self.attached()?;
-        let may_keep = deletion == Deletion::Kept && !lacks_data(&disk, entry);
+        let may_keep = deletion == Deletion::Kept && !self.is_emptied(entry)?;
         let is_kept = may_keep && self.keep(&disk, entry)?;
         if !is_kept {
             self.move_to_trash(&disk, entry)?;
@@ -185,8 +185,8 @@ impl Pool {
         Ok(())
     }
 
-    /// The object with an id that is in quarantine at a path, below the pool's, because somebody removed its `data/` by
-    /// hand. Nothing but its record is left, so it can be deleted.
+    /// The object with an id that is in quarantine at a path, below the pool's, because somebody removed everything
+    /// but its record by hand, so that it can be deleted.
     pub(crate) fn find_emptied<R: Resource>(
         &self,
         id: R::Id,
@@ -226,21 +226,22 @@ impl Pool {
         let (Ok(_work), Ok(disk)) = (self.begin(), self.disk()) else {
             return Ok(());
         };
-        if !lacks_data(&disk, entry) {
-            return Ok(());
+        let data = Path::new(&entry.directory).join(layout::DATA);
+        match os::status_at(&disk.homes.volumes, data) {
+            Err(Errno::NOENT) => Err(Error::Quarantined {
+                path: self.path().join(entry.path()),
+                reason: "its data is missing; put it back, or, if it is lost, delete its claim"
+                    .into(),
+            }),
+            _ => Ok(()),
         }
-        Err(Error::Quarantined {
-            path: self.path().join(entry.path()),
-            reason: format!(
-                "its data was removed by hand; delete its claim, or `rootcellar volume delete {}`",
-                entry.record.id
-            ),
-        })
     }
 
-    /// Whether somebody removed the `data/` of an object by hand, or all of its directory.
-    pub(crate) fn lacks_data<R: Resource>(&self, entry: &Entry<R>) -> Result<bool> {
-        Ok(lacks_data(&*self.disk()?, entry))
+    /// Whether somebody removed everything but the record of an object by hand.
+    pub(crate) fn is_emptied<R: Resource>(&self, entry: &Entry<R>) -> Result<bool> {
+        let disk = self.disk()?;
+        let emptied = is_emptied::<R>(disk.homes.of::<R>(), entry.directory.as_ref());
+        emptied.map_err(|fault| self.classify_directory(&entry.path(), "it", fault))
     }
 
     fn move_to_trash<R: Resource>(&self, disk: &Disk, entry: &Entry<R>) -> Result<()> {
@@ -347,9 +348,4 @@ impl Pool {
             _ => self.classify(fault),
         }
     }
-}
-
-fn lacks_data<R: Resource>(disk: &Disk, entry: &Entry<R>) -> bool {
-    let data = Path::new(&entry.directory).join(layout::DATA);
-    os::status_at(disk.homes.of::<R>(), data).is_err_and(|errno| errno == Errno::NOENT)
 }

@@ -146,8 +146,10 @@ impl Volumes {
             ),
             _ => (options, self.mounter.flags(target)?),
         };
-        if let Some(option) = asked.lacking(has) {
-            return Err(differs(Difference::Option(option)));
+        match asked.lacking(has) {
+            Some("rw") => return Err(differs(Difference::ReadOnly)),
+            Some(option) => return Err(differs(Difference::Option(option))),
+            None => {}
         }
         let asked = request.capability.access_mode;
         match self.publications.at(target.path()) {

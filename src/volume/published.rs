@@ -27,7 +27,7 @@ impl Volumes {
     /// may be copied into another namespace.
     pub(super) fn check_unpublished(&self, pool: &Pool, entry: &Entry) -> Result<()> {
         refuse_published(entry, self.published(entry)?)?;
-        if entry.record.image.is_none() || pool.lacks_data(entry)? {
+        if entry.record.image.is_none() || pool.is_emptied(entry)? {
             return Ok(());
         }
         let volume = entry.record.id.hash();

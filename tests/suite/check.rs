@@ -55,7 +55,7 @@ pub fn report_on_option(option: &str) -> Report {
 }
 
 /// The findings of a level.
-fn of_level(report: &Report, level: Level) -> Vec<&Finding> {
+pub fn of_level(report: &Report, level: Level) -> Vec<&Finding> {
     let findings = report.findings.iter();
     findings.filter(|finding| finding.level == level).collect()
 }
@@ -101,7 +101,7 @@ pub fn assert_well(report: &Report) {
 
 /// Runs the commands at the start of a remedy, as an operator would. The driver's program is on the
 /// path.
-fn follow(remedy: &str, commands_end: &str) {
+pub fn follow(remedy: &str, commands_end: &str) {
     let commands = remedy.split(commands_end).next().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_rootcellar"));
     let path = std::env::var("PATH").unwrap();

@@ -7,13 +7,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use linux::os::Os;
-use objects::ObjectId;
-use rootcellar::check::About;
+use objects::{ObjectId, VolumeId};
+use rootcellar::check::{About, Level};
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::pool::{Unavailable, Wanted};
 use rootcellar::volume::Volumes;
 
-use crate::check::{assert_well, report_on_option as report_on, wrong};
+use crate::check::{assert_well, follow, of_level, report_on_option as report_on, wrong};
 use support::disk::Disk;
 use support::loops::run;
 use support::{Fakes, Node, create, eventually, names, publish, snapshot};
@@ -250,17 +250,15 @@ fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
             drop(running);
             running = start();
             assert_eq!(running.pools()[0].status().quarantined, 2);
-            let remedies = report_on(&option).findings.into_iter();
-            let remedies: Vec<String> = remedies.filter_map(|found| found.remedy).collect();
-            for command in [
-                format!("volume delete {id}"),
-                format!("snapshot delete {copy}"),
-            ] {
-                let begin = format!("rootcellar {command};");
-                assert!(
-                    remedies.iter().any(|remedy| remedy.starts_with(&begin)),
-                    "{remedies:#?}"
-                );
+            let report = report_on(&option);
+            let findings = of_level(&report, Level::Wrong).into_iter();
+            let missing = findings.filter(|found| found.what.contains("its data is missing"));
+            let remedies: Vec<&str> = missing
+                .filter_map(|found| found.remedy.as_deref())
+                .collect();
+            assert_eq!(remedies.len(), 2, "{:#?}", report.findings);
+            for remedy in remedies {
+                assert!(remedy.starts_with("put its data back; or,"), "{remedy}");
             }
         }
         let published = running.publish(&publish(&id, &node.target("pod")));
@@ -281,6 +279,80 @@ fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
             .publish(&publish(&again.id.to_string(), &node.target("pod")))
             .unwrap();
     }
+}
+
+/// Whatever is left beside the record may be the data under another name. With `keep`, a deletion keeps it; in quarantine,
+/// the object is not deleted, and `check` says how to put back the parts of an interrupted repair.
+///
+/// Proves: R2, UD11, T5.
+#[test]
+fn data_under_another_name_is_not_lost() {
+    for (left, restarts) in [("data.old", false), ("data.old", true), ("data.new", true)] {
+        let (node, fakes) = (Node::new(), Fakes::default());
+        let option = format!("{},keep=1h", node.pool_option());
+        let mut running = node.volumes_of(std::slice::from_ref(&option), &fakes);
+        let id = running
+            .create(&create("pvc-1", MIB))
+            .unwrap()
+            .id
+            .to_string();
+        let directory = node.pool().join("volumes").join(&node.names("volumes")[0]);
+        fs::write(directory.join("data/file"), "kept").unwrap();
+        fs::rename(directory.join("data"), directory.join(left)).unwrap();
+        if !restarts {
+            running.delete(&id).unwrap();
+            let kept = node.pool().join(".rootcellar/kept");
+            let kept = kept.join(&names(&kept)[0]).join(left);
+            assert_eq!(fs::read_to_string(kept.join("file")).unwrap(), "kept");
+            continue;
+        }
+        drop(running);
+        running = node.volumes_of(std::slice::from_ref(&option), &fakes);
+        assert_pool_error!(running.delete(&id).unwrap_err(), Quarantined);
+        let report = report_on(&option);
+        let remedy = wrong(&report, About::Records, "its data is missing")
+            .remedy
+            .clone();
+        follow(&remedy.unwrap(), ";");
+        drop(running);
+        let running = node.volumes_of(std::slice::from_ref(&option), &fakes);
+        let target = node.target("pod");
+        running.publish(&publish(&id, &target)).unwrap();
+        assert_eq!(
+            fs::read_to_string(directory.join("data/file")).unwrap(),
+            "kept"
+        );
+        assert_well(&report_on(&option));
+    }
+}
+
+/// If another entry or pool has the volume too, no advice deletes it.
+///
+/// Proves: T5.
+#[test]
+fn a_record_beside_its_living_volume_is_moved_out() {
+    let (node, fakes) = (Node::new(), Fakes::default());
+    let running = node.volumes(&fakes);
+    running.create(&create("pvc-1", MIB)).unwrap();
+    let name = node.names("volumes").remove(0);
+    let volumes = node.pool().join("volumes");
+    let twin = volumes.join(format!("saved-{}", &name[name.len() - 36..]));
+    fs::create_dir(&twin).unwrap();
+    fs::copy(
+        volumes.join(&name).join("volume.json"),
+        twin.join("volume.json"),
+    )
+    .unwrap();
+    for found in of_level(&report_on(&node.pool_option()), Level::Wrong) {
+        let remedy = found.remedy.as_deref().unwrap_or_default();
+        assert!(!remedy.contains("volume delete"), "{remedy}");
+    }
+    drop(running);
+    let running = node.volumes(&fakes);
+    let id = running.pools()[0].id().unwrap();
+    let id = VolumeId::new(id, &"pvc-1".parse().unwrap()).to_string();
+    assert_pool_error!(running.delete(&id).unwrap_err(), Quarantined);
+    assert!(fs::symlink_metadata(volumes.join(&name).join("data")).is_ok());
 }
 
 /// Without its data, an object stays in quarantine if its record may not be the whole truth: while it is moved, while its

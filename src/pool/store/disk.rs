@@ -171,7 +171,11 @@ impl Disk {
             (layout::SNAPSHOTS, &self.homes.snapshots),
         ];
         for (name, own) in opened {
-            let found = os::status_at(at, name).context("inspect the pool's own directories")?;
+            let found = match os::status_at(at, name) {
+                // The caller finds no marker.
+                Err(Errno::NOENT) if name == layout::META => continue,
+                found => found.context("inspect the pool's own directories")?,
+            };
             let own = os::status(own).context("inspect the pool's own directories")?;
             if found.id != own.id {
                 return Ok(true);

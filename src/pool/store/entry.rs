@@ -1,10 +1,10 @@
 //! A volume or a snapshot on the disk: its directory, with its record and its data.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use linux::fault::Fault;
+use linux::fault::{Fault, InContext};
 use linux::os;
 use linux::quota::Enforcement;
 use objects::{Bytes, NameHash, ObjectId, PoolId};
@@ -88,8 +88,9 @@ pub(crate) fn read_kept<R: Record>(
     }
 }
 
-/// Reads the record of an entry whose `data/` somebody removed by hand; `None` if `data/` exists, or if the record
-/// cannot be trusted alone: where a move or `volume enforce` is unfinished, the data may be elsewhere.
+/// Reads the record of an entry of which somebody removed everything else by hand. `None` if anything is left beside the
+/// record, because it may be the data under another name, or if the record cannot be trusted alone: where a move or
+/// `volume enforce` is unfinished, the data may be elsewhere.
 pub(crate) fn read_emptied<R: Record>(
     home: &OwnedFd,
     name: &OsStr,
@@ -100,22 +101,31 @@ pub(crate) fn read_emptied<R: Record>(
     };
     let record =
         layout::hash_of(directory).map(|hash| open_record::<R>(home, name, pool, Some(hash)));
-    let (dir, record) = match record {
-        Some(Ok(Some(found))) => found,
+    let record = match record {
+        Some(Ok(Some((_, record)))) => record,
         Some(Err(Unreadable::Fault(fault))) => return Err(fault),
         _ => return Ok(None),
     };
-    if record.moved().is_some() || !record.is_limited() {
+    let is_alone = record.moved().is_none() && record.is_limited();
+    if !is_alone || !is_emptied::<R>(home, name)? {
         return Ok(None);
     }
-    match os::status_at(dir, layout::DATA) {
-        Ok(_) => Ok(None),
-        Err(Errno::NOENT) => Ok(Some(Entry {
-            record,
-            directory: directory.to_owned(),
-        })),
-        Err(errno) => Err(Fault::new("inspect data", errno)),
-    }
+    let directory = directory.to_owned();
+    Ok(Some(Entry { record, directory }))
+}
+
+/// Whether somebody removed everything but the record of an object by hand, or its whole directory.
+pub(crate) fn is_emptied<R: Record>(home: &OwnedFd, name: &OsStr) -> Result<bool, Fault> {
+    const LIST: &str = "list the directory of an object";
+    let dir = match os::open_dir(home, name) {
+        Err(Errno::NOENT) => return Ok(true),
+        dir => dir.context(LIST)?,
+    };
+    let names = os::entry_names(dir.as_fd()).context(LIST)?;
+    let unfinished = record::temporary(R::FILE);
+    Ok(names
+        .iter()
+        .all(|name| name == R::FILE || **name == *unfinished))
 }
 
 /// Reads the record in a directory and checks its `data/`; `hash` is the one in the directory's name.

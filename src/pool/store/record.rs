@@ -11,7 +11,7 @@ mod volume;
 pub(crate) use common::format_of;
 pub use common::{FORMAT, Record, RetainedCharge, Source, Unknown};
 pub(crate) use file::{
-    Unreadable, has_content, open, overwrite, read, read_open, write, write_new,
+    Unreadable, has_content, open, overwrite, read, read_open, temporary, write, write_new,
 };
 pub use image::{Image, ImageContent};
 pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields};

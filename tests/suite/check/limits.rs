@@ -180,7 +180,7 @@ fn a_quarantined_directory_is_reported_with_its_path() {
         lost.remedy
             .as_ref()
             .unwrap()
-            .starts_with("rootcellar volume delete v1-")
+            .starts_with("put its data back;")
     );
 
     // Only the record is left of the volume that owns the data.
@@ -302,4 +302,54 @@ fn a_pool_is_useful_again_after_its_quota_was_off_or_its_files_were_copied() {
         rig.wait_for_trash();
         assert_whole(&rig, &volume);
     }
+}
+
+/// While a pod uses a volume, it would lose its writes to a copy of its data, and could make the copy follow links to the
+/// files of others. So the commands end before they begin. They can be run again after an interruption.
+///
+/// Proves: T5.
+#[test]
+fn the_commands_end_while_a_pod_uses_the_volume_and_can_be_run_again() {
+    let mut rig = require!(loop_devices, Rig::new());
+    let volume = rig.make("pvc", SIZE);
+    fs::write(rig.data("pvc").join("file"), "kept").unwrap();
+    run(Command::new("btrfs")
+        .args(["qgroup", "remove", &qgroup_of(&rig.data("pvc"))])
+        .arg(format!("1/{}", rig.quota_id("pvc")))
+        .arg(rig.node.pool()));
+    let plain = rig.data("pvc").with_file_name("plain");
+    run(Command::new("cp")
+        .arg("--archive")
+        .args([&rig.data("pvc"), &plain]));
+    let report = report_on(&rig.node.pool());
+    follow_all(wrong(&report, About::Limits, "charged to no quota id"));
+
+    run(Command::new("btrfs")
+        .args(["-q", "subvolume", "delete"])
+        .arg(rig.data("pvc")));
+    fs::rename(&plain, rig.data("pvc")).unwrap();
+    let bound = rig.node.path("pod");
+    fs::create_dir(&bound).unwrap();
+    run(Command::new("mount")
+        .arg("--bind")
+        .args([&rig.data("pvc"), &bound]));
+    let commands = |rig: &Rig| {
+        let report = report_on(&rig.node.pool());
+        let found = wrong(&report, About::Limits, "charged to no quota id");
+        let remedy = found.remedy.as_ref().unwrap();
+        remedy.split(';').next().unwrap().to_owned()
+    };
+    let status = Command::new("sh").args(["-ec", &commands(&rig)]).status();
+    assert!(!status.unwrap().success());
+    assert_eq!(names(&rig.directory("pvc")), ["data", "volume.json"]);
+    run(Command::new("umount").arg(&bound));
+
+    // As after a copy that was interrupted.
+    run(Command::new("btrfs")
+        .args(["-q", "subvolume", "create"])
+        .arg(rig.data("pvc").with_file_name("data.new")));
+    follow(&commands(&rig), ";");
+    assert_eq!(names(&rig.directory("pvc")), ["data", "volume.json"]);
+    rig.start();
+    assert_whole(&rig, &volume);
 }

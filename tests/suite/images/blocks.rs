@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, Mode as FileMode, OFlags, fallocate};
 
@@ -336,6 +337,31 @@ fn a_thick_device_is_written_on_a_full_disk_after_its_copies() {
             let length = usize::try_from(SIZE).unwrap();
             assert_eq!(content(at, length), vec![byte; length], "{}", disk.name);
         }
+    }
+}
+
+/// Pods wait while the blocks of an image with many extents are shared, so `maxStall` refuses its copy.
+///
+/// Proves: I3.
+#[test]
+fn an_image_with_many_extents_is_not_copied_in_a_short_time() {
+    require!(loop_devices);
+    for disk in disks().into_iter().skip(1) {
+        let rig = Rig::new(disk);
+        let volume = rig.device("pvc", SIZE);
+        let target = rig.publish_device(&volume, "pod");
+        write_blocks(&target, 1, 1);
+        let mut taken = snapshot("snap", volume.id);
+        taken.class.copies.max_stall = Some(Duration::from_millis(50));
+        rig.driver().create_snapshot(&taken).unwrap();
+        // Each second piece has blocks of its own now.
+        write_blocks(&target, 2, 2);
+        taken.name = "late".parse().unwrap();
+        let refused = rig.driver().create_snapshot(&taken).unwrap_err();
+        let code = refused.code(Operation::CreateSnapshot);
+        assert_eq!(code, Code::FailedPrecondition, "{}: {refused}", disk.name);
+        taken.class.copies.max_stall = None;
+        rig.driver().create_snapshot(&taken).unwrap();
     }
 }
 

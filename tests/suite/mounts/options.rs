@@ -262,7 +262,7 @@ async fn another_mount_at_the_target_is_already_exists() {
     clients.unpublish_soon(&id, &target).await;
     clients.publish_as(&id, &target, &["ro"]).await;
     let answer = clients.publish(publish(&id, &target)).await;
-    refused("rw", answer, Code::AlreadyExists, "lacks the option rw,");
+    refused("rw", answer, Code::AlreadyExists, "it is read-only,");
     clients.delete(&other).await.unwrap();
     clients.unpublish_soon(&id, &target).await;
 

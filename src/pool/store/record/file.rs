@@ -23,13 +23,18 @@ pub(crate) fn write(
     name: &str,
     record: &impl Serialize,
 ) -> Result<(), Fault> {
-    let temporary = format!("{name}.tmp");
+    let temporary = temporary(name);
     os.unlink_any(&dir, &temporary)
         .context("remove an old temporary record")?;
     write_new(os, &dir, &temporary, record)?;
     os.replace(At::new(&dir, &temporary), At::new(&dir, name))
         .context("rename a record")?;
     os.fsync(&dir).context_sync("fsync a record's directory")
+}
+
+/// The name of the next version of a record, while it is written.
+pub(crate) fn temporary(name: &str) -> String {
+    format!("{name}.tmp")
 }
 
 /// Writes a record into a staging directory, which is not made durable.
