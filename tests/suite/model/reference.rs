@@ -317,7 +317,9 @@ impl Model {
         if self.mounts.values().any(alone) {
             return Err(Code::FailedPrecondition);
         }
-        if let Some(image) = &mut made.image {
+        if let Some(image) = &mut made.image
+            && !flags.contains(StatVfsMountFlags::RDONLY)
+        {
             image.unused = false;
         }
         self.left.remove(&target);
