@@ -182,9 +182,9 @@ fn enable_quota(path: &Path) -> Result<bool> {
         match limited {
             0 => enabled,
             limited => format!(
-                "{enabled}\n{limited} volumes and snapshots had limits before, which the btrfs has forgotten: delete the \
-                 pods that use them; until you have run the commands that rootcellar check prints for each, they \
-                 cannot be published, copied or deleted"
+                "{enabled}\n{limited} volumes and snapshots had limits before, which the btrfs has forgotten. Delete the \
+                 pods that use them. They cannot be published, copied or deleted until you have run the commands \
+                 that rootcellar check prints for each"
             ),
         }
     } else {
