@@ -200,7 +200,7 @@ fn charge_on_btrfs(uncharged: Uncharged<'_>) -> String {
     };
     format!(
         "{}{begin}{create}btrfs subvolume create {new} && {} && {in_place}cp --archive --reflink=never {at}/. {new}/ && \
-         mv -T {at} {old} && mv -T {new} {at}{freeze} && rm -rf {old}",
+         sync -f {new} && mv -T {at} {old} && mv -T {new} {at}{freeze} && rm -rf {old}",
         unless_used(data),
         assign(&new)
     )
@@ -215,11 +215,13 @@ pub(super) fn copy(enforcement: Enforcement) -> &'static str {
 }
 
 /// Writes the files of a btrfs volume again, so that it is charged for their blocks and for nothing else. A file is
-/// replaced by its copy, so no pod may have it open.
+/// replaced by its copy, so no pod may have it open. The copy is durable before it replaces the file, because btrfs may
+/// commit the rename before the data. No link is followed, even if somebody exchanges a directory for one meanwhile.
 pub(super) fn rewrite(data: &Path) -> String {
     format!(
-        "{}find {} -type f -links 1 -exec sh -c 'for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive \
-         --reflink=never \"$f\" \"$t\" && mv \"$t\" \"$f\" || rm -f \"$t\"; done' sh {{}} +",
+        "{}find {} -type f -links 1 -execdir sh -c 'for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive \
+         --reflink=never --remove-destination \"$f\" \"$t\" && sync \"$t\" && mv -T \"$t\" \"$f\" || rm -f \"$t\"; done' \
+         sh {{}} +",
         unless_used(data),
         quoted(data)
     )

@@ -56,14 +56,16 @@ struct Measured {
 }
 
 impl Examination<'_> {
-    /// Compares the charges of a volume with its tree. A snapshot is charged for nothing but its own metadata.
+    /// Compares the charges of a directory's volume with its tree. A snapshot is charged for nothing but its own metadata.
+    /// An image may be charged for more than its size after copies, which its pod does not notice, and its file must be
+    /// neither replaced nor defragmented.
     pub(super) fn measure_extents(
         &mut self,
         opened: &OpenPool,
         owners: &BTreeMap<u32, &Owner>,
         owner: &Owner,
     ) -> Result<(), Fault> {
-        let Some(volume) = owner.volume else {
+        let Some(volume) = owner.directory_of else {
             return Ok(());
         };
         let mut retained = owner.retained;
@@ -110,7 +112,7 @@ impl Examination<'_> {
             format!("expand its claim by {lacks}, so that its largest file fits twice, then ")
         });
         let remedy = format!(
-            "{room}{}. If more must be freed, delete the pods that use it, then {}; shared files are freed by the same in \
+            "{room}{}. If more must be freed, stop its workload until no pod uses it, then {}; shared files are freed by the same in \
              the other volume",
             advice::defragment(&data),
             advice::rewrite(&data)
@@ -128,7 +130,7 @@ impl Examination<'_> {
         );
         let data = self.options.path.join(&owner.path).join(layout::DATA);
         let remedy = format!(
-            "if its claim has less than {}, expand it; delete the pods that use it, then {}",
+            "if its claim has less than {}, expand it; stop its workload until no pod uses it, then {}",
             Bytes(found.weight.bytes),
             advice::rewrite(&data)
         );

@@ -89,7 +89,7 @@ impl Examination<'_> {
         Ok(id.map(|id| Owner {
             path,
             id,
-            volume,
+            directory_of: volume.filter(|_| entry.record.image().is_none()),
             inherited,
             retained: volume.map_or(0, |volume| ledger.retained.of(volume)),
         }))

@@ -37,8 +37,8 @@ pub(super) struct Owner {
     /// Its directory, below the pool.
     pub(super) path: PathBuf,
     pub(super) id: u32,
-    /// `None` for a snapshot.
-    pub(super) volume: Option<VolumeId>,
+    /// The volume whose directory it is; `None` for a snapshot and an image.
+    pub(super) directory_of: Option<VolumeId>,
     /// The maximum of bytes in its tree that are charged to others.
     pub(super) inherited: u64,
     /// The bytes that may stay charged to it because copies reference them.

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use objects::{Bytes, VolumeId};
 use rootcellar::check::{About, Finding};
+use rootcellar::volume;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{assert_limits_are_well, assert_well, below, follow, note, report_on};
@@ -14,7 +15,7 @@ use crate::sizes::Rig;
 use crate::snapshots::{self, Kind};
 use support::loops::run;
 use support::require;
-use support::snapshot;
+use support::{create, snapshot};
 
 const MIB: usize = 1 << 20;
 const LARGE: Bytes = Bytes(64 << 20);
@@ -49,6 +50,32 @@ fn follow_between(found: &Finding, begin: &str, end: &str) {
     let remedy = found.remedy.as_ref().unwrap();
     let (_, commands) = remedy.split_once(begin).unwrap();
     follow(commands, end);
+}
+
+/// An image that had copies may be charged for more than its size. Its pod does not notice, and its file must not be
+/// replaced, so `check` reports nothing.
+///
+/// Proves: T4, T5.
+#[test]
+fn an_image_that_had_copies_is_well() {
+    let rig = require!(loop_devices, Rig::new());
+    let mut request = create("pvc", LARGE.0);
+    request.class.kind = volume::Kind::Image;
+    let id = rig.driver().create(&request).unwrap().id;
+    let image = rig.data("pvc").join("disk.img");
+    let file = File::options().write(true).open(image).unwrap();
+    for round in 0..8 {
+        let taken = rig.driver().create_snapshot(&snapshot("kept", id));
+        for at in (round * MIB / 8..24 * MIB).step_by(MIB) {
+            file.write_all_at(&vec![7; 64 << 10], (32 * MIB + at) as u64)
+                .unwrap();
+        }
+        file.sync_all().unwrap();
+        let taken = taken.unwrap().id.to_string();
+        rig.driver().delete_snapshot(&taken).unwrap();
+        rig.wait_for_trash();
+    }
+    assert_limits_are_well(&report_on(&rig.node.pool()));
 }
 
 /// A volume whose extents are partly overwritten is reported with its charge and its tree, also after its snapshots were
@@ -103,7 +130,7 @@ fn space_allocated_in_advance_is_reported_and_freed() {
         About::Usage,
         "32 MiB are charged to it, and its tree occupies 2 MiB",
     );
-    follow_between(found, "use it, then ", "; shared");
+    follow_between(found, "uses it, then ", "; shared");
     assert_limits_are_well(&report_on(&rig.node.pool()));
     assert_eq!(support::names(&data).len(), 2);
     assert_eq!(fs::read(data.join("it's two")).unwrap(), vec![1; MIB]);
@@ -140,7 +167,7 @@ fn files_that_were_moved_between_volumes_are_reported_and_charged() {
         "its tree occupies 24 MiB, and no more than",
     );
     assert_eq!(found.volume, Some(below(&rig, "new")));
-    follow_between(found, "use it, then ", "; nothing follows");
+    follow_between(found, "uses it, then ", "; nothing follows");
     assert_limits_are_well(&report_on(&rig.node.pool()));
 }
 
