@@ -241,7 +241,7 @@ fn a_fault_names_the_entry_the_errno_and_the_way_out() {
         (
             "a/b",
             Reason::WouldStall { extents: 100_000 },
-            &["\"a/b\"", "100000 extents", "for 11s", "rewrite it"],
+            &["\"a/b\"", "100000 extents", "for 11000 ms", "rewrite it"],
         ),
         (
             "a\nb",
