@@ -239,7 +239,7 @@ impl Examination<'_> {
             "{} of its own directories and files are open to other users than root; {} has mode {:04o} and \
              owner {}",
             exposed.len(),
-            first.path.display(),
+            self.options.path.join(&first.path).display(),
             first.mode,
             first.uid
         );

@@ -69,7 +69,12 @@ pub(super) fn quarantined(pool: &Path, entry: &Path) -> String {
 /// another entry or pool may have the volume with this id.
 pub(super) fn of_missing_data(pool: &Path, root: impl AsFd, entry: &Path) -> Option<String> {
     let exists = |name| os::status_at(&root, entry.join(name)).is_ok();
-    if !exists("") || exists(layout::DATA) {
+    let is_ours = entry
+        .file_name()
+        .and_then(OsStr::to_str)
+        .and_then(layout::hash_of)
+        .is_some();
+    if !is_ours || !exists("") || exists(layout::DATA) {
         return None;
     }
     let at = |name| quoted(&pool.join(entry).join(name));

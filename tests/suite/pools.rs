@@ -113,7 +113,7 @@ fn a_pool_that_was_opened_to_all_users_is_private_again_after_a_start() {
     let mut own: Vec<PathBuf> = ["", "/pool.json", "/lock", "/staging", "/trash"]
         .map(|name| format!(".rootcellar{name}").into())
         .into();
-    own.extend(["volumes", "snapshots"].map(PathBuf::from));
+    own.extend(["", "volumes", "snapshots"].map(PathBuf::from));
     own.extend([record, directory, snapshot, of_snapshot]);
     let before: Vec<_> = own.iter().map(|below| owned(below)).collect();
     open_to_all(&node.pool());

@@ -14,7 +14,12 @@ use rustix::io::Errno;
 use crate::pool::store::layout;
 
 /// The bits of a mode that let anybody but the owner in.
-const OTHERS: u16 = 0o077;
+const OTHERS: u32 = 0o077;
+/// The bits of a mode that let others change the entries of a directory, unless it is sticky.
+const WRITERS: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+/// The pool's directory itself. Others may enter the root of a disk, but who can write to it can replace what is in it.
+const TOP: &str = ".";
 const INSPECT: &str = "inspect the owners of the pool's own files";
 
 /// An entry of the pool's own that others than the driver's user may read or change.
@@ -37,18 +42,23 @@ impl Exposed {
             Err(errno) => return Err(Fault::new(INSPECT, errno)),
         };
         let status = os::statx(&file).context(INSPECT)?;
-        let right = match FileType::from_raw_mode(status.stx_mode.into()) {
-            FileType::Directory => 0o700,
-            FileType::RegularFile => 0o600,
+        let mode = u32::from(status.stx_mode) & 0o7777;
+        let is_top = path == Path::new(TOP);
+        let (right, is_open) = match FileType::from_raw_mode(status.stx_mode.into()) {
+            FileType::Directory if is_top => {
+                (mode & !WRITERS, mode & WRITERS != 0 && mode & STICKY == 0)
+            }
+            FileType::Directory => (0o700, mode & OTHERS != 0),
+            FileType::RegularFile => (0o600, mode & OTHERS != 0),
             _ => return Ok(None),
         };
         let own = rustix::process::geteuid().as_raw();
-        if status.stx_uid == own && status.stx_mode & OTHERS == 0 {
+        if status.stx_uid == own && !is_open {
             return Ok(None);
         }
         Ok(Some(Self {
             path: path.to_owned(),
-            mode: u32::from(status.stx_mode) & 0o7777,
+            mode,
             uid: status.stx_uid,
             file,
             right,
@@ -76,7 +86,7 @@ pub(crate) fn own_paths() -> impl Iterator<Item = PathBuf> {
         layout::INCOMING,
         layout::EXPORTED,
     ];
-    let homes = [layout::META, layout::VOLUMES, layout::SNAPSHOTS].into_iter();
+    let homes = [TOP, layout::META, layout::VOLUMES, layout::SNAPSHOTS].into_iter();
     let below = below
         .into_iter()
         .map(|name| Path::new(layout::META).join(name));
