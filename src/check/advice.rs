@@ -223,13 +223,10 @@ pub(super) fn copy(enforcement: Enforcement) -> &'static str {
 /// replaced by its copy, so no pod may have it open. The copy is durable before it replaces the file, because btrfs may
 /// commit the rename before the data. No link is followed, even if somebody exchanges a directory for one meanwhile.
 pub(super) fn rewrite(data: &Path) -> String {
-    format!(
-        "{}find {} -type f -links 1 -execdir sh -c 'for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive \
-         --reflink=never --remove-destination \"$f\" \"$t\" && sync \"$t\" && mv -T \"$t\" \"$f\" || rm -f \"$t\"; done' \
-         sh {{}} +",
-        unless_used(data),
-        quoted(data)
-    )
+    const EACH: &str = "for f; do t=$(mktemp \"$f.XXXXXX\") && cp --archive --reflink=never --remove-destination \
+        \"$f\" \"$t\" && sync \"$t\" && mv -T \"$t\" \"$f\" || rm -f \"$t\"; done";
+    let (unless_used, data) = (unless_used(data), quoted(data));
+    format!("{unless_used}find {data} -type f -links 1 -execdir sh -c '{EACH}' sh {{}} +")
 }
 
 /// Frees the overwritten parts of the extents in a btrfs volume, while pods use it.
