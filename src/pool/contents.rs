@@ -175,8 +175,7 @@ impl Pool {
     /// Deletes a volume or snapshot durably. Its space is freed in the background, and may stay reserved until then.
     pub(crate) fn delete<R: Resource>(&self, entry: &Entry<R>, deletion: Deletion) -> Result<()> {
         let (disk, _) = self.attached()?;
-        let may_keep = deletion == Deletion::Kept && !self.is_emptied(entry)?;
-        let is_kept = may_keep && self.keep(&disk, entry)?;
+        let is_kept = deletion == Deletion::Kept && self.keep(&disk, entry)?;
         if !is_kept {
             self.move_to_trash(&disk, entry)?;
         }

@@ -70,7 +70,8 @@ pub(crate) struct Kept<R> {
 }
 
 impl Pool {
-    /// Moves a deleted object to the kept ones, durably; false if this pool keeps none, or the disk is full.
+    /// Moves a deleted object to the kept ones, durably; false if this pool keeps none, nothing but the record is left of it,
+    /// or the disk is full.
     pub(super) fn keep<R: Resource>(&self, disk: &Disk, entry: &Entry<R>) -> Result<bool> {
         let Some(kept) = disk
             .homes
@@ -80,6 +81,9 @@ impl Pool {
         else {
             return Ok(false);
         };
+        if self.is_emptied(entry)? {
+            return Ok(false);
+        }
         // So that a crash cannot take back the time in the name.
         self.record_served(disk)?;
         let Some(name) = KeptName::new(&entry.directory, self.state.served_at_deletion()) else {
