@@ -52,7 +52,7 @@ impl Examination<'_> {
         for entry in opened.index.snapshots() {
             owners.extend(self.owner(opened, entry, &ledger)?);
         }
-        self.kept_limits(opened)?;
+        self.kept_limits(opened, &ledger.charges)?;
         self.copies(opened, &ledger.recorded);
         self.leftovers(opened, ledger.charges)?;
         if self.report.findings.len() == before {
@@ -76,7 +76,7 @@ impl Examination<'_> {
         if !entry.record.is_limited() {
             return Ok(None);
         }
-        self.report_limit(opened, &path, finding);
+        self.report_limit(opened, &path, finding, &ledger.charges);
         let id = match finding {
             LimitState::Conflict(_) => None,
             _ => entry.record.quota_id(),
@@ -95,7 +95,13 @@ impl Examination<'_> {
         }))
     }
 
-    fn report_limit(&mut self, opened: &OpenPool, at: &Path, finding: LimitState) {
+    fn report_limit(
+        &mut self,
+        opened: &OpenPool,
+        at: &Path,
+        finding: LimitState,
+        charges: &Charges,
+    ) {
         let (what, remedy) = match finding {
             LimitState::AsRecorded => return,
             LimitState::Differs { id, limit, has } => {
@@ -118,7 +124,7 @@ impl Examination<'_> {
                 ),
             ),
             LimitState::Conflict(QuotaConflict::Elsewhere { found, recorded }) => {
-                self.uncharged(opened, at, recorded, found)
+                self.uncharged(opened, at, charges, (recorded, found))
             }
         };
         self.find_of(Level::Wrong, About::Limits, at, what, remedy);
@@ -129,8 +135,8 @@ impl Examination<'_> {
         &self,
         opened: &OpenPool,
         at: &Path,
-        recorded: u32,
-        found: Option<u32>,
+        charges: &Charges,
+        (recorded, found): (u32, Option<u32>),
     ) -> (String, String) {
         let data = os::open_dir(&opened.root, at.join(layout::DATA));
         let is_subvolume = data.is_ok_and(|data| os::is_subvolume(data) == Ok(true));
@@ -139,13 +145,12 @@ impl Examination<'_> {
             read_only: os::status_at(&opened.root, at.join(SnapshotRecord::FILE)).is_ok(),
             again: os::status_at(&opened.root, at.join(advice::NEW_DATA)).is_ok(),
         };
-        let charges = opened.quota.charges().unwrap_or_default();
         let uncharged = Uncharged {
             data: &self.options.path.join(at).join(layout::DATA),
             pool: &self.options.path,
             id: recorded,
             found,
-            has_qgroup: charges.iter().any(|(id, _)| *id == recorded),
+            has_qgroup: charges.contains_key(&recorded),
             copy: (!is_subvolume).then_some(copy),
         };
         let found = described(found);
@@ -156,7 +161,7 @@ impl Examination<'_> {
     }
 
     /// Finds kept objects that an undeletion would refuse, because their data is charged elsewhere.
-    fn kept_limits(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+    fn kept_limits(&mut self, opened: &OpenPool, charges: &Charges) -> Result<(), Fault> {
         for (name, kept) in opened.index.kept().iter() {
             let above = Path::new(layout::META).join(layout::KEPT);
             let at = above.join(name.place());
@@ -168,7 +173,7 @@ impl Examination<'_> {
             };
             let found = opened.quota.charged_to(data.as_fd()).context(READ_LIMITS)?;
             if found != Some(recorded) {
-                let (what, remedy) = self.uncharged(opened, &at, recorded, found);
+                let (what, remedy) = self.uncharged(opened, &at, charges, (recorded, found));
                 self.find_of(Level::Wrong, About::Limits, &at, what, remedy);
             }
         }
