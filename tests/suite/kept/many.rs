@@ -82,6 +82,12 @@ fn work(driver: &Running, worker: usize, each: usize, size: u64) {
             }
         }
     }
+    // The others would wait forever if those that have ended left the pool full.
+    let live = driver.list(usize::MAX, "").unwrap().objects.into_iter();
+    let own = live.filter(|volume| volume.name.as_str().starts_with(&format!("{worker}-")));
+    for volume in own.skip(1) {
+        driver.delete(&volume.id.to_string()).unwrap();
+    }
 }
 
 /// Where nobody counts, the sizes of kept volumes stay reserved.
