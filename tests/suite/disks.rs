@@ -208,7 +208,7 @@ fn mount_all<'a>(disks: impl IntoIterator<Item = &'a LoopMount>) {
 
 fn unmount_all<'a>(disks: impl IntoIterator<Item = &'a LoopMount>) {
     for disk in disks {
-        disk.unmount_soon();
+        disk.unmount();
     }
 }
 

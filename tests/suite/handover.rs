@@ -269,7 +269,7 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
     let volume = first.create(&create("pvc-damaged", SIZE)).unwrap();
     drop(first);
     let flip_record = || {
-        disk.unmount_soon();
+        disk.unmount();
         eventually("nothing holds the disk", || disk.device().is_empty());
         flip(disk.image(), b"\"name\": \"pvc-damaged\"");
         disk.mount(&["max_inline=0"]);

@@ -164,9 +164,9 @@ impl Exchange {
     /// Unmounts the wrong disks again.
     fn take_away(&self) {
         for wrong in &self.wrong {
-            self.disk(wrong.pool).unmount_soon();
+            self.disk(wrong.pool).unmount();
         }
-        self.disk("itself").unmount_soon();
+        self.disk("itself").unmount();
     }
 }
 

@@ -103,7 +103,7 @@ impl Victim {
             self.resize_store(1 << 30);
             return;
         }
-        self.disk.unmount_soon();
+        self.disk.unmount();
         eventually("nothing holds the disk", || self.disk.device().is_empty());
         if self.failure == Failure::Cut {
             fs::rename(self.spare_image(), self.disk.image()).unwrap();
@@ -115,7 +115,7 @@ impl Victim {
 /// Waits until every pool had more than one health check.
 async fn let_time_pass(rig: &mut Rig, clock: &LoopMount) {
     for _ in 0..2 {
-        clock.unmount_soon();
+        clock.unmount();
         rig.wait(&[(CLOCK, "unavailable")]).await;
         clock.mount(&[]);
         rig.wait(&[(CLOCK, "healthy")]).await;

@@ -80,7 +80,7 @@ async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
     for round in 1..=2 {
         // Mounted again before any health check.
         for disk in &disks {
-            disk.unmount_soon();
+            disk.unmount();
             disk.mount(&[]);
         }
         unmount_all(&disks);

@@ -56,7 +56,7 @@ async fn a_disk_is_found_while_the_server_runs() {
         assert!(metrics.lines().any(|found| found == line), "{metrics}");
     }
 
-    disks[0].unmount_soon();
+    disks[0].unmount();
     eventually("the disk is missing", || {
         ready("pool set/ext4: unavailable: nothing is mounted at its path")
     });

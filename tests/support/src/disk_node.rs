@@ -114,7 +114,7 @@ impl DiskNode {
     /// Unmounts the disk and mounts it with the options of another.
     pub fn mount_as(&mut self, disk: Disk) {
         let mount = self.mount.as_ref().unwrap();
-        mount.unmount_soon();
+        mount.unmount();
         // A driver that has ended may still have it, and a second mount would get the options of the first.
         eventually("the disk has no user", || mount.device().is_empty());
         disk.mount(mount);

@@ -60,14 +60,10 @@ impl LoopMount {
         run(mount.arg(device).arg(&self.at));
     }
 
-    /// Unmounts it as an operator would; fails if a file on it is open.
+    /// Unmounts it as an operator would. It retries while the disk is busy, because a command that
+    /// another test is starting has the files of this process open for a moment.
     pub fn unmount(&self) {
-        run(Command::new("umount").arg(&self.at));
-    }
-
-    /// Unmounts it as an operator would, and retries while it is busy.
-    pub fn unmount_soon(&self) {
-        super::eventually("the disk can be unmounted", || {
+        super::eventually("nothing holds the disk", || {
             let output = Command::new("umount").arg(&self.at).output().unwrap();
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(
