@@ -75,7 +75,7 @@ pub use store::entry::{Entry, SnapshotEntry};
 pub(crate) use store::entry::{claims, read_entry, read_kept};
 pub use store::error::{Busy, Error, Result};
 pub(crate) use store::incoming;
-pub(crate) use store::kept::{KeptEntry, KeptName};
+pub(crate) use store::kept::KeptName;
 pub(crate) use store::layout;
 pub(crate) use store::marker::Marker;
 pub use store::marker::NewPool;

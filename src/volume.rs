@@ -1,13 +1,14 @@
 //! The volumes and snapshots of all pools of this node. The gRPC services and the tests call it.
 //! Everything here is synchronous, and every change runs to its end.
 
+mod admit;
 mod capability;
 mod class;
 mod conversion;
 mod create;
+mod delete;
 mod enforce;
 mod expand;
-mod find;
 mod fits;
 mod health;
 mod ids;
@@ -15,6 +16,8 @@ mod images;
 mod in_flight;
 mod inventory;
 mod kept;
+mod list;
+mod locate;
 mod moving;
 mod parameter;
 mod pools;
@@ -30,7 +33,7 @@ pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use conversion::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState, NewImport};
 pub use expand::ExpandRequest;
-pub use kept::UndeleteRequest;
+pub use kept::{UndeleteRequest, Undeleted};
 pub use linux::image::Allocation;
 pub use moving::Moved;
 pub use parameter::{Parameter, Parametrized};

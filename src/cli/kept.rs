@@ -8,7 +8,7 @@ use super::client::{ServerArgs, parse_id, print_refusal};
 use super::inspect::InspectArgs;
 use super::manifest;
 use super::output::print;
-use crate::admin::{PurgeRequest, UndeleteRequest};
+use crate::admin::{PurgeRequest, UndeleteRequest, UndeleteResponse};
 use crate::error::Result;
 
 #[derive(Debug, Args)]
@@ -67,13 +67,14 @@ pub(super) struct PurgeArgs<I: ObjectId + Send + Sync + 'static> {
     server: ServerArgs,
 }
 
-/// Brings back objects, and runs `came_back` with the id of each that did, which returns whether all is well.
+/// Brings back objects, and runs `came_back` with the answer about each that exists now, which returns whether all is
+/// well.
 fn undelete<I: ObjectId>(
     server: &ServerArgs,
     ids: &[I],
     entry: Option<Uuid>,
     name: Option<&VolumeName>,
-    came_back: impl Fn(&str) -> Result<bool>,
+    came_back: impl Fn(&UndeleteResponse) -> Result<bool>,
 ) -> Result<bool> {
     let mut server = server.connect()?;
     let mut is_fine = true;
@@ -84,7 +85,7 @@ fn undelete<I: ObjectId>(
             name: name.map(ToString::to_string).unwrap_or_default(),
         };
         is_fine &= match server.runtime.block_on(server.admin.undelete(request)) {
-            Ok(response) => came_back(&response.into_inner().id)?,
+            Ok(response) => came_back(&response.into_inner())?,
             Err(status) => {
                 print_refusal(&status);
                 false
@@ -94,18 +95,34 @@ fn undelete<I: ObjectId>(
     Ok(is_fine)
 }
 
+fn outcome(undeleted: &UndeleteResponse) -> String {
+    let id = &undeleted.id;
+    if undeleted.existed {
+        format!(
+            "{id} exists, and no deleted one has this id: it came back before, or was never deleted"
+        )
+    } else {
+        format!("{id} is back")
+    }
+}
+
 /// Brings back volumes, and prints the objects of those that came back.
 pub(super) fn undelete_volumes(args: &UndeleteArgs) -> Result<bool> {
     let name = args.name.as_ref();
-    undelete(&args.server, &args.ids, args.entry, name, |id| {
-        eprintln!("rootcellar: volume {id} is back");
-        manifest::print_of(id, args.class.as_ref(), &args.driver, &args.inspect)
+    undelete(&args.server, &args.ids, args.entry, name, |undeleted| {
+        eprintln!("rootcellar: volume {}", outcome(undeleted));
+        manifest::print_of(
+            &undeleted.id,
+            args.class.as_ref(),
+            &args.driver,
+            &args.inspect,
+        )
     })
 }
 
 pub(super) fn undelete_snapshots(args: &UndeleteSnapshotArgs) -> Result<bool> {
-    undelete(&args.server, &args.ids, args.entry, None, |id| {
-        print(format_args!("snapshot {id} is back"))?;
+    undelete(&args.server, &args.ids, args.entry, None, |undeleted| {
+        print(format_args!("snapshot {}", outcome(undeleted)))?;
         Ok(true)
     })
 }

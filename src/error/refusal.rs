@@ -6,6 +6,7 @@ use linux::filesystem::Filesystem;
 use linux::image::{Format, FormatFault};
 use linux::mount::{self, UsersUnknown};
 use objects::{AccessMode, Bytes, Invalid, PoolId, PoolName, SnapshotName, VolumeId, VolumeName};
+use uuid::Uuid;
 
 use crate::error::host::{Cause, HostRefusal};
 use crate::pool::{self, PartMount, Source, Unavailable};
@@ -25,6 +26,27 @@ pub enum Refusal {
         "volume {id} has copies that hold {retained} of its blocks; delete them first, or bring it back without --as"
     )]
     HasCopies { id: VolumeId, retained: Bytes },
+    #[error(
+        "an interrupted undelete has given the deleted volume {id} the name {name}; run it again with --as {name}, \
+         or `rootcellar volume undelete {new}`"
+    )]
+    HalfRenamed {
+        id: VolumeId,
+        new: VolumeId,
+        name: VolumeName,
+    },
+    #[error(
+        "a deleted {what} {id} is in pool {one} (--entry {}) and in pool {other} (--entry {}); choose one, see \
+         `rootcellar {what} list --deleted`", entry.simple(), other_entry.simple()
+    )]
+    KeptTwice {
+        what: &'static str,
+        id: String,
+        one: PoolName,
+        entry: Uuid,
+        other: PoolName,
+        other_entry: Uuid,
+    },
     #[error("pools {one} and {other} both have {what} {id}; take the disk of one of them away")]
     InTwoPools {
         one: PoolName,
@@ -92,7 +114,7 @@ pub enum Refusal {
     #[error("pool {pool} has another volume with the name of volume {id}; choose another member")]
     MoveToName { pool: PoolName, id: VolumeId },
     #[error(
-        "pool {pool} still has snapshots of volume {id} from before, whose blocks count as its own; \
+        "pool {pool} still has snapshots of volume {id}, or clones, from before, whose blocks count as its own; \
          delete them, or choose another member"
     )]
     MoveToSnapshots { pool: PoolName, id: VolumeId },

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use linux::fault::{Fault, InContext};
 use linux::sync::lock;
 use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
+use uuid::Uuid;
 
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::Policy;
@@ -279,14 +280,19 @@ impl Pool {
         ))
     }
 
-    /// Finds the newest kept object of a kind that is wanted, among those that may be it.
+    /// Finds the newest kept object with an id, or the one of these with an entry. An undeletion that was interrupted
+    /// has given the record another name and id, and the object has its former id in the name of its directory.
     pub(crate) fn find_kept<R: Resource>(
         &self,
-        may_be: impl Fn(&KeptName, &KeptEntry) -> bool,
-        is_wanted: impl Fn(&R) -> bool,
+        id: R::Id,
+        entry: Option<Uuid>,
     ) -> Result<Option<Kept<R>>> {
         let mut all = self.state.kept();
-        all.retain(|(name, kept)| may_be(name, kept));
+        all.retain(|(name, kept)| {
+            let is_volume = R::volume(id).is_some_and(|volume| kept.entry.volume == Some(volume));
+            let has_id = is_volume || name.has_hash(id.hash());
+            has_id && entry.is_none_or(|entry| entry == name.entry)
+        });
         if all.is_empty() {
             return Ok(None);
         }
@@ -297,7 +303,7 @@ impl Pool {
         };
         for (name, _) in all.into_iter().rev() {
             match read_kept::<R>(kept, &name.place(), disk.id) {
-                Ok(Some(record)) if is_wanted(&record) => {
+                Ok(Some(record)) if record.id() == id || !name.has_hash(record.id().hash()) => {
                     return Ok(Some(Kept { name, record }));
                 }
                 Ok(_) | Err(Unreadable::Damaged(_)) => {}

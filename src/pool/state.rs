@@ -539,6 +539,11 @@ impl PoolState {
         state.index.retained().with(volume, &state.pending)
     }
 
+    /// Whether a copy that is not deleted retains charges of a volume.
+    pub(crate) fn is_retained(&self, volume: VolumeId) -> bool {
+        self.lock().index.is_retained(volume)
+    }
+
     /// The bytes of a volume that deleted copies of this name retain, which a new one does not share.
     pub(super) fn retained_before(&self, volume: VolumeId, copy: Source) -> u64 {
         self.lock().index.retained().of_copy(volume, copy)

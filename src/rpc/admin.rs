@@ -14,7 +14,7 @@ use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Result};
 use crate::pool::{Enforced, ImportMethod, Unit};
-use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest};
+use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest, Undeleted};
 use paths::{text, texts};
 
 use super::{Answer, Edge, Rpc, request, service};
@@ -118,12 +118,13 @@ service! {
             Rpc::write(Operation::Volume), |edge, request| {
                 let given = |text: String| Some(text).filter(|text| !text.is_empty());
                 let entry = given(request.entry).map(|entry| request::entry(&entry)).transpose()?;
-                let id = edge.volumes.undelete(&UndeleteRequest {
+                let undeleted = edge.volumes.undelete(&UndeleteRequest {
                     id: request.id,
                     entry,
                     name: given(request.name).map(VolumeName::try_from).transpose()?,
                 })?;
-                Ok(admin::UndeleteResponse { id })
+                let Undeleted { id, existed } = undeleted;
+                Ok(admin::UndeleteResponse { id, existed })
             };
 
         delete_now(DeleteNowRequest: id) -> DeleteNowResponse,

@@ -11,8 +11,9 @@ use objects::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 use crate::error::{Error, Refusal, Result};
 use crate::pool::incoming::{IncomingEntry, Progress};
 use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
-use crate::volume::fits::check_cordon;
+use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::parse_id;
+use crate::volume::locate::Location;
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
 
@@ -119,6 +120,7 @@ impl Volumes {
     pub fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
         // A call may be making the volume, although its client has ended.
         let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
+        let unread = self.unread();
         let place = |pool: &Pool, id, state| -> Result<ImportPlace> {
             Ok(ImportPlace {
                 pool: pool.path().to_owned(),
@@ -129,7 +131,7 @@ impl Volumes {
                 taken: self.taken_paths(),
             })
         };
-        if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(&request.name)? {
+        if let Some((pool, entry)) = self.served_name::<VolumeRecord>(&request.name)? {
             let origin = imported_from(&entry)?;
             return place(&pool, entry.record.id, ImportState::Imported(origin));
         }
@@ -141,7 +143,8 @@ impl Volumes {
             return place(&pool, id, ImportState::Waiting(entry.name().to_owned()));
         }
         if let Some(new) = &request.new {
-            self.check_new(&pool, &request.name)?;
+            let arrival = Arrival::named(Purpose::Import, Some(id), &request.name, &unread);
+            self.admit(&pool, &arrival)?;
             let tree = Weight {
                 bytes: new.used.0,
                 inodes: new.inodes,
@@ -169,13 +172,14 @@ impl Volumes {
         let _name = self.in_flight.lock_name("volume", name.as_str())?;
         let pool = self.pool_named(pool)?;
         let id = VolumeId::new(id_of(&pool)?, name);
-        if let Some((pool, entry)) = self.find_by_name::<VolumeRecord>(name)? {
+        if let Some((pool, entry)) = self.served_name::<VolumeRecord>(name)? {
             check_is_of_import(&entry, id)?;
             let _id = self.in_flight.lock_to_delete(&id.to_string())?;
             return self.finish_import(&pool, &entry);
         }
         let _id = self.in_flight.lock_id(&id.to_string())?;
-        self.check_not_moved_before(name)?;
+        let arrival = Arrival::named(Purpose::FinishImport, Some(id), name, &[]);
+        self.admit(&pool, &arrival)?;
         let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
         let has_tree = |entry: &IncomingEntry| entry.progress() == Progress::HasTree;
         let Some(tree) = waiting.filter(has_tree) else {
@@ -192,9 +196,10 @@ impl Volumes {
     /// tree. If `fill` fails, or the driver stops, the copy is discarded.
     pub fn import_copy(&self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
         let _name = self.in_flight.lock_name("volume", name.as_str())?;
+        let unread = self.unread();
         let pool = self.pool_named(pool)?;
         let id = VolumeId::new(id_of(&pool)?, name);
-        if let Some((_, entry)) = self.find_by_name::<VolumeRecord>(name)? {
+        if let Some((_, entry)) = self.served_name::<VolumeRecord>(name)? {
             check_is_of_import(&entry, id)?;
             return Ok(id);
         }
@@ -206,7 +211,10 @@ impl Volumes {
             return Err(Refusal::NoCopy { pool, name }.into());
         };
         // An import that goes on after an interruption asks nothing before.
-        self.check_new(&pool, name)?;
+        self.admit(
+            &pool,
+            &Arrival::named(Purpose::Import, Some(id), name, &unread),
+        )?;
         let work = pool.begin()?;
         let size = awaiting.record.size_bytes;
         let reservation = pool.reserve::<VolumeRecord>(&work, id, None, size);
@@ -225,13 +233,13 @@ impl Volumes {
     pub fn export(&self, id: &str, dry_run: bool) -> Result<Export> {
         let parsed: VolumeId = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
-        let (pool, entry) = match self.entry::<VolumeRecord>(parsed) {
-            Err(Error::NotFound { what, id }) => {
-                let exported = self.find_export(parsed)?;
-                return exported.ok_or(Error::NotFound { what, id });
-            }
-            found => found?,
-        };
+        let location = self.locate::<VolumeRecord>(parsed)?;
+        if let Location::Absent { is_pool_here: true } = location
+            && let Some(exported) = self.find_export(parsed)?
+        {
+            return Ok(exported);
+        }
+        let (pool, entry) = self.found(parsed, location)?;
         let work = pool.begin()?;
         self.check_unpublished(&pool, &entry)?;
         let renames = pool.gives_directory(&entry)?;
@@ -296,18 +304,6 @@ impl Volumes {
             pool.enforce(&work, entry)?;
         }
         Ok(entry.record.id)
-    }
-
-    /// Refuses a pool that takes no new volume of a name.
-    fn check_new(&self, pool: &Pool, name: &VolumeName) -> Result<()> {
-        let unread = self.unread_members().into_iter();
-        let set = pool.name().in_classes();
-        if let Some((pool, reason)) = { unread }.find(|(other, _)| other.in_classes() == set) {
-            return Err(Error::of_unread(pool::Error::Unavailable { pool, reason }));
-        }
-        check_cordon(pool)?;
-        self.check_destinations(pool)?;
-        self.check_not_moved_before(name)
     }
 
     /// The pool with a name, which may be a member of a set.

@@ -14,10 +14,11 @@ use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 
 use crate::error::{Error, OutOfRange, Result};
 use crate::pool::{
-    self, Content, Demand, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, format_of,
+    self, Busy, Content, Demand, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord,
+    format_of,
 };
+use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::class::EnforcementPolicy;
-use crate::volume::fits::{check_cordon, check_enforcement, check_filesystem};
 use crate::volume::images;
 use crate::volume::in_flight::KeyLock;
 use crate::volume::pools::{OfClass, Unread, open_id};
@@ -59,6 +60,7 @@ struct Placed<'a> {
     creation: Creation<'a>,
     pools: OfClass,
     origin: Option<OriginIn>,
+    purpose: Purpose,
     wanted: Wanted,
 }
 
@@ -80,14 +82,16 @@ impl<'a> Creation<'a> {
 
     /// The volume with the name, if it exists and matches.
     fn find(&mut self) -> Result<Option<Volume>> {
-        let found = self
-            .volumes
-            .find_by_name::<VolumeRecord>(&self.request.name)?;
-        let Some((pool, entry)) = found else {
+        let find = || self.volumes.served_name::<VolumeRecord>(&self.request.name);
+        let Some((_, entry)) = find()? else {
             return Ok(None);
         };
         let id = entry.record.id.to_string();
-        self.locks.0.push(self.volumes.in_flight.lock_id(&id)?);
+        let lock = self.volumes.in_flight.lock_id(&id)?;
+        // It may have been moved or deleted before it was locked.
+        let found = find()?.filter(|(_, entry)| entry.record.id.to_string() == id);
+        let (pool, entry) = found.ok_or(Error::Busy(Busy::Changed(format!("volume {id}"))))?;
+        self.locks.0.push(lock);
         self.volumes.check_same(&pool, &entry, self.request)?;
         pool.check_present(&entry)?;
         Ok(Some(Volume::new(&pool, &entry)))
@@ -101,7 +105,11 @@ impl<'a> Creation<'a> {
         }
         let mut image = images::asked(&request.class, &request.capabilities)?;
         let (pools, origin) = volumes.pools_for(request)?;
-        volumes.check_topology(request.excludes_node)?;
+        let purpose = match origin {
+            None => Purpose::Create,
+            Some(_) => Purpose::Copy,
+        };
+        volumes.admit_to_node(purpose, request.excludes_node)?;
         if let Some((_, origin)) = &origin {
             image = images::of_copy(image, origin)?;
         }
@@ -117,7 +125,6 @@ impl<'a> Creation<'a> {
             Some((_, origin)) => origin.nodatacow(),
             None => request.class.nodatacow,
         };
-        pools.check_read(&self.unread)?;
         if request.class.exclusive && !pools.is_set {
             let problem = format!("true needs a pool set, and {} is a pool", pools.name);
             return Err(Error::invalid("parameter \"exclusive\"", problem));
@@ -126,6 +133,7 @@ impl<'a> Creation<'a> {
             creation: self,
             pools,
             origin,
+            purpose,
             wanted: Wanted {
                 size,
                 image,
@@ -159,24 +167,14 @@ impl Placed<'_> {
             Some(_) => Error::from,
             None => Error::of_new,
         };
-        if let Some(reason) = pool.why_unavailable() {
-            return Err(failed(pool.unavailable(reason)));
-        }
-        let id = VolumeId::new(open_id(pool)?, &request.name);
-        let _id = volumes.in_flight.lock_id(&id.to_string())?;
+        let id = pool.id().map(|pool| VolumeId::new(pool, &request.name));
+        let lock = id.map(|id| volumes.in_flight.lock_id(&id.to_string()));
+        let _id = lock.transpose()?;
         let enforcement = pool.enforcement();
-        match image {
-            None => {
-                check_filesystem(pool, &request.capabilities, Some(&request.class), failed)?;
-                check_enforcement(pool, enforcement, &request.class)?;
-            }
-            Some(image) if self.origin.is_none() => images::check_program(pool, image)?,
-            Some(_) => {}
-        }
-        check_cordon(pool)?;
-        volumes.check_destinations(pool)?;
-        volumes.check_not_moved_before(&request.name)?;
-        pool.check_no_import(id).map_err(failed)?;
+        let arrival = Arrival::named(self.purpose, id, &request.name, &self.creation.unread);
+        let arrival = arrival.fitting(&request.class, &request.capabilities, image);
+        volumes.admit(pool, &arrival)?;
+        let id = VolumeId::new(open_id(pool)?, &request.name);
         let work = pool.begin()?;
         let demand = if request.class.exclusive {
             Demand::Disk {
@@ -255,21 +253,12 @@ impl Volumes {
 
     /// The members of sets that were not read yet, for some time after the start: a volume whose creation
     /// was not answered may be there.
-    fn unread(&self) -> Vec<Unread> {
+    pub(super) fn unread(&self) -> Vec<Unread> {
         let loaded = self.loaded.get();
         if loaded.is_some_and(|loaded| loaded.elapsed() >= self.settings.member_wait) {
             return Vec::new();
         }
         self.unread_members()
-    }
-
-    /// The members of sets that were not read since the start.
-    pub(super) fn unread_members(&self) -> Vec<Unread> {
-        let pools = self.pools();
-        let members = pools.iter().filter(|pool| pool.name().member().is_some());
-        let unread =
-            members.filter_map(|pool| Some((pool.name().clone(), pool.state.why_unread()?)));
-        unread.collect()
     }
 }
 

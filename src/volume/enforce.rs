@@ -17,7 +17,7 @@ impl Volumes {
     pub fn enforce(&self, id: &str) -> Result<Enforced> {
         let parsed = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
-        let (pool, entry) = self.entry::<VolumeRecord>(parsed)?;
+        let (pool, entry) = self.served::<VolumeRecord>(parsed)?;
         let work = pool.begin()?;
         if entry.record.enforcing && entry.record.enforcement_declined {
             // An export was interrupted.

@@ -8,6 +8,7 @@ use objects::Bytes;
 
 use crate::error::{OutOfRange, Result};
 use crate::pool::{Entry, Pool, VolumeRecord};
+use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::parse_id;
 use crate::volume::images;
 use crate::volume::volumes::Volumes;
@@ -31,7 +32,7 @@ impl Volumes {
     pub fn expand(&self, request: &ExpandRequest) -> Result<Bytes> {
         let id = parse_id(&request.id)?;
         let _id = self.in_flight.lock_id(&request.id)?;
-        let (pool, entry) = self.entry::<VolumeRecord>(id)?;
+        let (pool, entry) = self.served::<VolumeRecord>(id)?;
         let work = pool.begin()?;
         let target = self.published_at(&pool, &entry, &request.path)?;
         let size = entry.record.size_bytes;
@@ -50,6 +51,7 @@ impl Volumes {
         if entry.record.exclusive {
             return Err(OutOfRange::WholeDisk { id, size }.into());
         }
+        self.admit(&pool, &Arrival::new(Purpose::Expand))?;
         let required = match entry.record.image {
             Some(_) => images::size(request.required, request.limit)?,
             None => request.required,

@@ -10,6 +10,7 @@ use objects::Bytes;
 
 use crate::error::{Difference, Error, Existing, Result, Unsuitable};
 use crate::pool::{self, Entry, Image, Pool, Source, VolumeRecord};
+use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::capability::Capability;
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::ids::parse_id;
@@ -26,7 +27,7 @@ impl Volumes {
         capabilities: &[Capability],
         class: Option<&Class>,
     ) -> Result<()> {
-        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
+        let (pool, entry) = self.served::<VolumeRecord>(parse_id(id)?)?;
         check_fits(&pool, &entry, capabilities, class)
     }
 
@@ -34,29 +35,16 @@ impl Volumes {
     /// them. A request that every node would refuse does not count, because only `CreateVolume` can
     /// report that.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
-        let cordoned = self.memory.cordoned()?;
         let image = images::asked(class, capabilities);
-        // Once, because the programs are those of the node and not of a pool.
-        let is_made = match &image {
-            Ok(Some(image)) => image
-                .content
-                .format()
-                .is_none_or(|format| format.find_program().is_ok()),
-            _ => true,
+        let arrival = Arrival::new(Purpose::Report);
+        let arrival = match &image {
+            Ok(image) => arrival.fitting(class, capabilities, *image),
+            // Every node refuses it, and CreateVolume reports that.
+            Err(_) => arrival,
         };
-        let fits = |pool: &&Arc<Pool>| {
-            pool.id().is_none_or(|id| !cordoned.contains(&id))
-                && self.check_destinations(pool).is_ok()
-                && match image {
-                    // Every node refuses it, and CreateVolume reports that.
-                    Err(_) => true,
-                    Ok(Some(_)) => is_made,
-                    Ok(None) => {
-                        check_filesystem(pool, capabilities, Some(class), Error::from).is_ok()
-                            && check_enforcement(pool, pool.enforcement(), class).is_ok()
-                    }
-                }
-        };
+        // An unreadable memory is an error, and no capacity of 0.
+        self.memory.cordoned()?;
+        let fits = |pool: &&Arc<Pool>| self.admit(pool, &arrival).is_ok();
         let largest = |free: Bytes| match image {
             Ok(Some(image)) => images::largest(image, free),
             _ => free,
@@ -108,7 +96,7 @@ impl Volumes {
             return Err(differs(size));
         }
         let fits = self
-            .check_topology(request.excludes_node)
+            .admit_to_node(Purpose::Create, request.excludes_node)
             .and_then(|()| check_fits(pool, entry, &request.capabilities, Some(&request.class)));
         fits.map_err(|error| match error {
             Error::Invalid(invalid) => differs(Difference::Invalid(invalid)),
@@ -182,28 +170,6 @@ fn is_of(has: Option<Source>, asked: Option<&SourceId>) -> bool {
         (Some(Source::Volume(has)), Some(SourceId::Volume(id))) => has.to_string() == *id,
         _ => false,
     }
-}
-
-/// Refuses a pool that cannot enforce sizes, if the class requires it.
-pub(super) fn check_enforcement(
-    pool: &Pool,
-    enforcement: Enforcement,
-    class: &Class,
-) -> Result<()> {
-    let required = class.enforcement == EnforcementPolicy::Required;
-    if required && enforcement == Enforcement::None {
-        let pool = pool.name().clone();
-        return Err(Unsuitable::NoEnforcement { pool }.into());
-    }
-    Ok(())
-}
-
-pub(super) fn check_cordon(pool: &Pool) -> Result<()> {
-    if pool.is_cordoned()? {
-        let pool = pool.name().clone();
-        return Err(Unsuitable::Cordoned { pool }.into());
-    }
-    Ok(())
 }
 
 /// Checks that a volume's size is enforced as the class says.

@@ -1,29 +1,32 @@
 //! The health of volumes and pools, from memory alone.
 
-use objects::{PoolName, VolumeId};
+use objects::{ObjectId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
 use crate::pool::{self, Condition, Impairment, VolumeRecord};
 use crate::volume::ids::parse_id;
+use crate::volume::locate::Location;
 use crate::volume::volumes::Volumes;
 
 impl Volumes {
     /// The impairments of a volume; none if it is healthy.
     pub fn health(&self, id: &str) -> Result<Vec<Condition>> {
         let parsed: VolumeId = parse_id(id)?;
-        let (kind, error) = match self.entry::<VolumeRecord>(parsed) {
-            Ok((pool, _)) => return Ok(pool.conditions()),
-            Err(Error::Pool {
+        let (kind, error) = match self.locate::<VolumeRecord>(parsed) {
+            Ok(Location::Served { found, .. }) => return Ok(found.0.conditions()),
+            Ok(Location::Unread(Error::Pool {
                 error: pool::Error::Unavailable { pool, .. },
                 ..
-            }) => {
+            })) => {
                 let pools = self.pools();
                 let pool = pools.iter().find(|one| *one.name() == pool);
                 return Ok(pool.map_or_else(Vec::new, |pool| pool.conditions()));
             }
             // A volume that was moved is in another pool, which this node may not serve now.
-            Err(Error::PoolNotHere { pool })
-                if self.memory.is_retired(pool)? && !self.memory.is_moved_from(pool)? =>
+            Ok(Location::Absent {
+                is_pool_here: false,
+            }) if self.memory.is_retired(parsed.pool())?
+                && !self.memory.is_moved_from(parsed.pool())? =>
             {
                 let message = "its pool was declared lost for good by `rootcellar pool retire`; if the disk is back, \
                      `rootcellar pool adopt` takes it back, else delete the claim and restore the data"
@@ -31,16 +34,20 @@ impl Volumes {
                 let kind = Impairment::PoolRetired;
                 return Ok(vec![Condition { kind, message }]);
             }
-            Err(
-                error @ Error::Pool {
-                    error: pool::Error::Quarantined { .. },
-                    ..
-                },
-            ) => (Impairment::RecordQuarantined, error),
-            Err(
-                error @ (Error::MoveUnfinished { .. }
-                | Error::Precondition(Refusal::InTwoPools { .. })),
-            ) => (Impairment::MoveUnfinished, error),
+            Ok(Location::OnlyCopies(copies)) => match self.unfinished_move(parsed, &copies) {
+                error @ Error::MoveUnfinished { .. } => (Impairment::MoveUnfinished, error),
+                error => return Err(error),
+            },
+            Ok(Location::Quarantined {
+                pool, quarantined, ..
+            }) => {
+                let error = quarantined.error(pool.path()).into();
+                (Impairment::RecordQuarantined, error)
+            }
+            Ok(location) => return self.found(parsed, location).map(|_| Vec::new()),
+            Err(error @ Error::Precondition(Refusal::InTwoPools { .. })) => {
+                (Impairment::MoveUnfinished, error)
+            }
             Err(error) => return Err(error),
         };
         let message = objects::without_pool_ids(&error.to_string());

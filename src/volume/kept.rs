@@ -6,9 +6,8 @@ use objects::{Bytes, ObjectId, SnapshotId, VolumeId, VolumeName};
 use uuid::Uuid;
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{
-    Deletion, Kept, KeptEntry, KeptName, Pool, Purge, Resource, SnapshotRecord, VolumeRecord,
-};
+use crate::pool::{Kept, Pool, Purge, Resource, SnapshotRecord, VolumeRecord};
+use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
@@ -24,74 +23,101 @@ pub struct UndeleteRequest {
     pub name: Option<VolumeName>,
 }
 
+/// The object after an undeletion.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undeleted {
+    pub id: String,
+    /// Whether it existed before, and no deleted object has its id: the request is repeated, or the object was never
+    /// deleted.
+    pub existed: bool,
+}
+
+impl Undeleted {
+    fn back(id: &impl ToString) -> Self {
+        let (id, existed) = (id.to_string(), false);
+        Self { id, existed }
+    }
+}
+
 impl Volumes {
-    /// Makes a deleted object visible again, and returns its id. It may be repeated.
-    pub fn undelete(&self, request: &UndeleteRequest) -> Result<String> {
-        if SnapshotId::parse(&request.id).is_some() {
-            if request.name.is_some() {
-                let problem = "a snapshot comes back under its own name".to_owned();
-                return Err(Error::invalid("name", problem));
-            }
-            let same = |_: &Pool, record: &SnapshotRecord| Ok(record.clone());
-            return self.undelete_as::<SnapshotRecord>(request, same);
+    /// Makes a deleted object visible again. It may be repeated.
+    pub fn undelete(&self, request: &UndeleteRequest) -> Result<Undeleted> {
+        if SnapshotId::parse(&request.id).is_none() {
+            return self.undelete_volume(request);
         }
-        self.undelete_as::<VolumeRecord>(request, |pool, record| {
-            let Some(name) = &request.name else {
-                return Ok(record.clone());
-            };
-            // The new id of a moved volume differs also under its own name.
-            let (id, new) = (record.id, VolumeId::new(open_id(pool)?, name));
-            let retained = Bytes(pool.state.retained(id));
-            if retained > Bytes::ZERO && new != id {
-                return Err(Refusal::HasCopies { id, retained }.into());
-            }
-            Ok(VolumeRecord {
-                id: new,
-                name: name.clone(),
-                ..record.with_move(None)
-            })
-        })
+        if request.name.is_some() {
+            let problem = "a snapshot comes back under its own name".to_owned();
+            return Err(Error::invalid("name", problem));
+        }
+        self.undelete_snapshot(request)
     }
 
-    /// `record` makes the record that the object is to have.
-    fn undelete_as<R: Resource + PartialEq>(
-        &self,
-        request: &UndeleteRequest,
-        record: impl Fn(&Pool, &R) -> Result<R>,
-    ) -> Result<String> {
-        let id: R::Id = parse_id(&request.id)?;
+    fn undelete_volume(&self, request: &UndeleteRequest) -> Result<Undeleted> {
+        let id: VolumeId = parse_id(&request.id)?;
         let _lock = self.in_flight.lock_id(&request.id)?;
-        let Some((pool, kept)) = self.find_kept::<R>(id, request)? else {
-            // A repeated request, or an object that was never deleted.
-            if request.entry.is_some() || request.name.is_some() {
-                return Err(no_id::<R::Id>(&request.id));
-            }
-            let (pool, entry) = self.entry::<R>(id)?;
-            let _work = pool.begin()?;
-            pool.limit_again::<R>(id)?;
-            return Ok(entry.record.id().to_string());
+        // Before the search for the name.
+        let unread = self.unread();
+        let Some((pool, kept)) = self.find_kept::<VolumeRecord>(id, request)? else {
+            return self.undeleted_before::<VolumeRecord>(id, request);
         };
-        let record = record(&pool, &kept.record)?;
-        // A member that was not read may have a volume with this name.
-        self.check_destinations(&pool)?;
-        self.check_not_moved::<R>(record.id(), self.unread_members())?;
+        let record = returning(&pool, id, &kept, request)?;
         let _name = self
             .in_flight
-            .lock_name(R::Id::OBJECT, &record.name().to_string())?;
-        let is_new = record.id() != id;
-        let new = record.id().to_string();
-        let _new = is_new.then(|| self.in_flight.lock_id(&new)).transpose()?;
-        if let Some((_, other)) = self.find_by_name::<R>(record.name())? {
-            return Err(Refusal::NameLives {
-                what: R::Id::OBJECT,
-                name: record.name().to_string(),
-                id: other.record.id().to_string(),
-            }
-            .into());
-        }
+            .lock_name(VolumeId::OBJECT, record.name.as_str())?;
+        let new = Some(record.id).filter(|new| *new != id);
+        let new = new.map(|new| self.in_flight.lock_id(&new.to_string()));
+        let _new = new.transpose()?;
+        self.check_name_free::<VolumeRecord>(&record.name)?;
+        let arrival = Arrival::named(Purpose::Undelete, Some(record.id), &record.name, &unread);
+        self.admit(&pool, &arrival)?;
         let work = pool.begin()?;
         let entry = pool.undelete(&work, &kept, record)?;
-        Ok(entry.record.id().to_string())
+        Ok(Undeleted::back(&entry.record.id))
+    }
+
+    fn undelete_snapshot(&self, request: &UndeleteRequest) -> Result<Undeleted> {
+        let id: SnapshotId = parse_id(&request.id)?;
+        let _lock = self.in_flight.lock_id(&request.id)?;
+        let Some((pool, kept)) = self.find_kept::<SnapshotRecord>(id, request)? else {
+            return self.undeleted_before::<SnapshotRecord>(id, request);
+        };
+        let record = kept.record.clone();
+        let _name = self
+            .in_flight
+            .lock_name(SnapshotId::OBJECT, record.name.as_str())?;
+        self.check_name_free::<SnapshotRecord>(&record.name)?;
+        self.admit(&pool, &Arrival::new(Purpose::UndeleteSnapshot))?;
+        let work = pool.begin()?;
+        let entry = pool.undelete(&work, &kept, record)?;
+        Ok(Undeleted::back(&entry.record.id))
+    }
+
+    /// The answer if no deleted object has the id: the request is repeated, or the object was never deleted.
+    fn undeleted_before<R: Resource>(
+        &self,
+        id: R::Id,
+        request: &UndeleteRequest,
+    ) -> Result<Undeleted> {
+        if request.entry.is_some() || request.name.is_some() {
+            return Err(no_id::<R::Id>(&request.id));
+        }
+        let (pool, entry) = self.served::<R>(id)?;
+        let _work = pool.begin()?;
+        pool.limit_again::<R>(id)?;
+        let (id, existed) = (entry.record.id().to_string(), true);
+        Ok(Undeleted { id, existed })
+    }
+
+    fn check_name_free<R: Resource>(&self, name: &<R::Id as ObjectId>::Name) -> Result<()> {
+        let Some((_, other)) = self.served_name::<R>(name)? else {
+            return Ok(());
+        };
+        Err(Refusal::NameLives {
+            what: R::Id::OBJECT,
+            name: name.to_string(),
+            id: other.record.id().to_string(),
+        }
+        .into())
     }
 
     /// The newest deleted object with an id, or the one with the requested entry. A pool that cannot be read may have
@@ -101,25 +127,18 @@ impl Volumes {
         id: R::Id,
         request: &UndeleteRequest,
     ) -> Result<Option<(Arc<Pool>, Kept<R>)>> {
-        let may_be = |name: &KeptName, kept: &KeptEntry| {
-            let is_volume = R::volume(id).is_some_and(|volume| kept.entry.volume == Some(volume));
-            let has_id = is_volume || name.has_hash(id.hash());
-            has_id && request.entry.is_none_or(|entry| entry == name.entry)
-        };
-        let is_wanted = |record: &R| {
-            // An interrupted request has given the record its new name.
-            let new = request.name.as_ref().map(ToString::to_string);
-            record.id() == id || new.is_some_and(|new| new == record.name().to_string())
-        };
         let mut found: Option<(Arc<Pool>, Kept<R>)> = None;
         for pool in self.pools().iter() {
-            let Some(kept) = pool.find_kept::<R>(may_be, is_wanted)? else {
+            let Some(kept) = pool.find_kept::<R>(id, request.entry)? else {
                 continue;
             };
-            if let Some((other, _)) = &found {
-                return Err(Refusal::InTwoPools {
+            // Each pool counts its own serving time, so nothing says which one is newer.
+            if let Some((other, other_kept)) = &found {
+                return Err(Refusal::KeptTwice {
                     one: other.name().clone(),
+                    entry: other_kept.name.entry,
                     other: pool.name().clone(),
+                    other_entry: kept.name.entry,
                     what: R::Id::OBJECT,
                     id: id.to_string(),
                 }
@@ -128,14 +147,6 @@ impl Volumes {
             found = Some((Arc::clone(pool), kept));
         }
         Ok(found)
-    }
-
-    /// Deletes a volume or a snapshot for good, as [`Volumes::delete`] does in a pool that keeps nothing.
-    pub fn delete_now(&self, id: &str) -> Result<()> {
-        if SnapshotId::parse(id).is_some() {
-            return self.delete_unused::<SnapshotRecord>(id, Deletion::ForGood, |_, _| Ok(()));
-        }
-        self.delete_as(id, Deletion::ForGood)
     }
 
     /// Deletes kept objects for good: those with an id, or all. Returns their number.
@@ -162,4 +173,32 @@ impl Volumes {
             (None, _) => Ok(purged),
         }
     }
+}
+
+/// The record that a deleted volume with an id is to have.
+fn returning(
+    pool: &Pool,
+    id: VolumeId,
+    kept: &Kept<VolumeRecord>,
+    request: &UndeleteRequest,
+) -> Result<VolumeRecord> {
+    let record = &kept.record;
+    let Some(name) = &request.name else {
+        if record.id != id {
+            let (new, name) = (record.id, record.name.clone());
+            return Err(Refusal::HalfRenamed { id, new, name }.into());
+        }
+        return Ok(record.clone());
+    };
+    // The new id of a moved volume differs also under its own name.
+    let new = VolumeId::new(open_id(pool)?, name);
+    let retained = Bytes(pool.state.retained(id));
+    if retained > Bytes::ZERO && new != id {
+        return Err(Refusal::HasCopies { id, retained }.into());
+    }
+    Ok(VolumeRecord {
+        id: new,
+        name: name.clone(),
+        ..record.with_move(None)
+    })
 }

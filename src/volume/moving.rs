@@ -1,7 +1,4 @@
 //! Moves of volumes between the members of a set, and the recovery from interrupted ones.
-//!
-//! A moved volume keeps its id, because the handle of a `PersistentVolume` cannot change. So every call
-//! searches all pools for an id.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,17 +6,14 @@ use std::sync::atomic::Ordering;
 
 use linux::mount::{OpenFiles, Used, Users, find_user};
 use linux::quota::Enforcement;
-use objects::{ObjectId, PoolId, PoolName, VolumeId, VolumeName};
+use objects::{ObjectId, PoolName, VolumeId};
 
-use crate::error::{Error, Refusal, Result, Unsuitable};
-use crate::pool::{
-    self, Busy, Deletion, Entry, Lookup, Move, MoveState, Pool, Record, Resource, VolumeRecord,
-    Work,
-};
-use crate::volume::find::Place;
-use crate::volume::fits::check_cordon;
+use crate::error::{Error, Refusal, Result};
+use crate::pool::{self, Deletion, Entry, Pool, Record, VolumeRecord, Work};
+use crate::volume::admit::Arrival;
 use crate::volume::ids::parse_id;
-use crate::volume::pools::{Unread, open_id};
+use crate::volume::locate::{Location, MoveCopy};
+use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
 
 /// The outcome of a move, with the member that has the volume.
@@ -32,42 +26,18 @@ pub enum Moved {
     Recovered,
 }
 
-/// A copy that an unfinished move left, in a pool that can be used.
-struct MoveCopy<'a> {
-    pool: &'a Pool,
-    entry: &'a Arc<Entry>,
-    moved: Move,
-}
-
-impl<'a> MoveCopy<'a> {
-    fn of(place: &'a Place<VolumeRecord>) -> Option<Self> {
-        let entry = place.entry().filter(|_| place.unavailable.is_none())?;
-        Some(Self {
-            pool: &place.pool,
-            entry,
-            moved: entry.record.unfinished_move()?,
-        })
-    }
-
-    /// Whether this one is the new copy, and `other` the former volume.
-    fn follows(&self, other: &Self) -> bool {
-        self.moved.state == MoveState::Incoming
-            && other.moved.state == MoveState::Outgoing
-            && other.pool.id() == Some(self.moved.pool)
-            && self.pool.id() == Some(other.moved.pool)
-    }
-}
-
 impl Volumes {
     /// Moves a volume that nobody uses to another member of its set. It may be repeated.
     pub fn move_to(&self, id: &str, to: &str, users: Users) -> Result<(PoolName, Moved)> {
         let parsed: VolumeId = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
-        self.settle(parsed)?;
-        if let Some(recovered) = self.use_copy(parsed, to)? {
+        let location = self.locate_finished(parsed)?;
+        if let Location::OnlyCopies(copies) = &location
+            && let Some(recovered) = self.use_copy(parsed, copies, to)?
+        {
             return Ok((recovered, Moved::Recovered));
         }
-        let (from, entry) = self.entry::<VolumeRecord>(parsed)?;
+        let (from, entry) = self.found::<VolumeRecord>(parsed, location)?;
         let target = self.other_member(&from, to)?;
         let name = target.name().clone();
         if Arc::ptr_eq(&from, &target) {
@@ -75,18 +45,20 @@ impl Volumes {
         }
         let enforcement = target.enforcement();
         self.check_unpublished(&from, &entry)?;
-        check_movable(&entry, &target, enforcement)?;
+        check_movable(&entry.record)?;
+        self.admit(&target, &Arrival::moved(&entry.record))?;
         let committed = self.copy_over(&from, &entry, &target, enforcement, users);
         // After a failure, the disks decide which copy is the volume.
-        let settled = self.settle(parsed);
+        let finished = self.locate(parsed);
+        let finished = finished.and_then(|location| self.finish_move(parsed, &location));
         committed?;
-        match (settled, self.entry::<VolumeRecord>(parsed)) {
+        match (finished, self.served::<VolumeRecord>(parsed)) {
             (Err(error), Ok((pool, _))) if Arc::ptr_eq(&pool, &target) => {
                 tracing::warn!(id, %error, "the former copy of a moved volume is left for now");
             }
             (Ok(Some(entry)), _) => return Err(changed(parsed, &entry)),
-            (settled, found) => {
-                settled?;
+            (finished, found) => {
+                finished?;
                 found?;
             }
         }
@@ -167,23 +139,18 @@ impl Volumes {
 
     /// Makes the copy in a pool the volume, if it is the only one, and the pool of the other has none or
     /// was retired.
-    fn use_copy(&self, id: VolumeId, to: &str) -> Result<Option<PoolName>> {
-        let places = self.places::<VolumeRecord>(id);
-        let [place] = places.as_slice() else {
-            return Ok(None);
-        };
-        let Some(copy) = MoveCopy::of(place).filter(|_| is_named(&place.pool, to)) else {
+    fn use_copy(&self, id: VolumeId, copies: &[MoveCopy], to: &str) -> Result<Option<PoolName>> {
+        let [copy] = copies else {
             return Ok(None);
         };
         let other = copy.moved.pool;
-        if !self.reads(other) && !self.memory.is_retired(other)? {
+        if !is_named(&copy.pool, to) || !self.reads(other) && !self.memory.is_retired(other)? {
             return Ok(None);
         }
-        self.check_not_moved::<VolumeRecord>(id, self.unread_members())?;
         let _work = copy.pool.begin()?;
         // The former volume may still be mounted, although its disk is lost.
-        self.check_unpublished(copy.pool, copy.entry)?;
-        copy.pool.settle(copy.entry)?;
+        self.check_unpublished(&copy.pool, &copy.entry)?;
+        copy.pool.settle(&copy.entry)?;
         tracing::warn!(%id, pool = %copy.pool.name(), "uses the copy that an interrupted move left");
         Ok(Some(copy.pool.name().clone()))
     }
@@ -195,75 +162,67 @@ impl Volumes {
                 continue;
             }
             let id = entry.record.id;
-            match self.finish_move(&id.to_string()) {
-                Ok(()) | Err(Error::Busy(_)) => {}
+            let lock = self.in_flight.lock_to_delete(&id.to_string());
+            match lock.and_then(|_lock| self.locate_finished(id)) {
+                Ok(_) | Err(Error::Busy(_)) => {}
                 Err(error) => tracing::warn!(%id, %error, "cannot finish the move of a volume"),
             }
         }
     }
 
-    /// Finishes a move of a volume, unless it is running.
-    pub(super) fn finish_move(&self, id: &str) -> Result<()> {
-        let Some(parsed) = VolumeId::parse(id) else {
-            return Ok(());
-        };
-        let places = self.places::<VolumeRecord>(parsed);
-        if places.iter().all(Place::is_served) {
-            return Ok(());
+    /// Finds a volume whose id is locked, after it has finished its move.
+    fn locate_finished(&self, id: VolumeId) -> Result<Location> {
+        let location = self.locate(id)?;
+        if !location.has_copies() {
+            return Ok(location);
         }
-        let _lock = self.in_flight.lock_to_delete(id)?;
-        self.settle(parsed).map(drop)
+        self.finish_move(id, &location)?;
+        self.locate(id)
     }
 
-    /// Decides which copy is the volume, and deletes the other one, as far as both can be read.
+    /// Finishes a move of a volume that is at a location, as far as both copies can be read.
     ///
     /// The former volume counts until its record says that it was moved, and again if it has changed since
     /// then; the result is the changed entry. A copy stays as it is if the pool of the other one is
     /// missing, or has none: the other one may be newer, or deleted.
-    fn settle(&self, id: VolumeId) -> Result<Option<PathBuf>> {
-        let places = self.places::<VolumeRecord>(id);
-        let copies: Vec<MoveCopy<'_>> = places.iter().filter_map(MoveCopy::of).collect();
-        if copies.is_empty() {
-            return Ok(None);
+    pub(super) fn finish_move(&self, id: VolumeId, location: &Location) -> Result<Option<PathBuf>> {
+        match location {
+            Location::Served { former, .. } => {
+                // A disk that does not answer must not delay the calls for the volume, which is elsewhere.
+                for copy in former.iter().filter(|copy| copy.pool.silence().is_none()) {
+                    tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
+                    let _work = copy.pool.begin()?;
+                    copy.pool.delete(&copy.entry, Deletion::ForGood)?;
+                }
+                Ok(None)
+            }
+            Location::OnlyCopies(copies) => {
+                let follows = |new: &&MoveCopy| copies.iter().find(|former| new.follows(former));
+                let new = copies.iter().find(|new| follows(new).is_some());
+                match new.and_then(|new| Some((new, follows(&new)?))) {
+                    Some((new, former)) if former.pool.silence().is_none() => {
+                        self.decide(id, new, former)
+                    }
+                    _ => Ok(None),
+                }
+            }
+            Location::Quarantined { .. } | Location::Unread(_) | Location::Absent { .. } => {
+                Ok(None)
+            }
         }
-        let works = copies.iter().map(|copy| copy.pool.begin());
-        let works: Vec<_> = works.collect::<Result<_, _>>()?;
-        let is_served = |place: &&Place<_>| place.is_served() && place.unavailable.is_none();
-        if places.iter().find(is_served).is_none() {
-            let new = copies
-                .iter()
-                .find(|new| copies.iter().any(|former| new.follows(former)));
-            let Some(new) = new else { return Ok(None) };
-            let former = copies.iter().find(|former| new.follows(former));
-            let Some(former) = former.filter(|former| former.pool.silence().is_none()) else {
-                return Ok(None);
-            };
-            return self.decide(id, new, former, &works);
-        }
-        // A disk that does not answer must not delay the calls for the volume, which is elsewhere.
-        for copy in copies.iter().filter(|copy| copy.pool.silence().is_none()) {
-            tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
-            copy.pool.delete(copy.entry, Deletion::ForGood)?;
-        }
-        Ok(None)
     }
 
     /// Makes the new copy the volume, or the former one if that has changed: the new one was never served.
-    fn decide(
-        &self,
-        id: VolumeId,
-        new: &MoveCopy<'_>,
-        former: &MoveCopy<'_>,
-        works: &[Work<'_>],
-    ) -> Result<Option<PathBuf>> {
+    fn decide(&self, id: VolumeId, new: &MoveCopy, former: &MoveCopy) -> Result<Option<PathBuf>> {
+        let works = [new.pool.begin()?, former.pool.begin()?];
         let changed = former
             .pool
-            .change_since_move(former.entry, &|| works.iter().for_each(Work::step))?;
+            .change_since_move(&former.entry, &|| works.iter().for_each(Work::step))?;
         let (stays, leaves) = match changed {
             None => (new, former),
             Some(_) => (former, new),
         };
-        stays.pool.settle(stays.entry)?;
+        stays.pool.settle(&stays.entry)?;
         // Before it leaves the other pool, so that no search misses it in both pools.
         self.moves.fetch_add(1, Ordering::SeqCst);
         let pool = stays.pool.name();
@@ -275,7 +234,7 @@ impl Volumes {
             }
         }
         if leaves.pool.silence().is_none() {
-            leaves.pool.delete(leaves.entry, Deletion::ForGood)?;
+            leaves.pool.delete(&leaves.entry, Deletion::ForGood)?;
         }
         Ok(changed)
     }
@@ -307,125 +266,6 @@ impl Volumes {
         };
         used.map_or(Ok(()), |user| Err(Refusal::InUse { id, user }.into()))
     }
-
-    /// The result of a search of all pools, during which no volume has left a pool for another.
-    pub(super) fn between_moves<T>(&self, search: impl Fn() -> T) -> T {
-        loop {
-            let before = self.moves.load(Ordering::SeqCst);
-            let found = search();
-            if self.moves.load(Ordering::SeqCst) == before {
-                return found;
-            }
-        }
-    }
-
-    /// The error of a volume of which only copies of an unfinished move are known.
-    pub(super) fn unfinished_move<R: Resource>(&self, id: R::Id, places: &[Place<R>]) -> Error {
-        let copies = places.iter().filter_map(|place| {
-            let moved = place.entry()?.record.unfinished_move()?;
-            Some((&place.pool, moved))
-        });
-        let copies: Vec<(&Arc<Pool>, Move)> = copies.collect();
-        let [(pool, moved)] = copies.as_slice() else {
-            return Error::Busy(Busy::Changed(format!("volume {id}")));
-        };
-        let (pool, other) = (pool.name().clone(), moved.pool);
-        if let Err(error) = self.check_not_moved::<R>(id, self.unread_members()) {
-            return error;
-        }
-        let id = id.to_string();
-        if self.reads(other) {
-            return Refusal::OnlyCopy { pool, id, other }.into();
-        }
-        Error::MoveUnfinished { id, pool, other }
-    }
-
-    /// Whether a pool can be used now.
-    fn reads(&self, id: PoolId) -> bool {
-        let pools = self.pools();
-        pools
-            .iter()
-            .any(|pool| pool.id() == Some(id) && pool.why_unavailable().is_none())
-    }
-
-    /// Whether only copies of an unfinished move are known.
-    pub(super) fn has_only_copies(&self, id: &str) -> bool {
-        let Some(id) = VolumeId::parse(id) else {
-            return false;
-        };
-        let places = self.places::<VolumeRecord>(id);
-        !places.is_empty() && places.iter().all(|place| MoveCopy::of(place).is_some())
-    }
-
-    /// Deletes the copies of an unfinished move. The pools of the others must be readable or retired.
-    pub(super) fn delete_copies(&self, id: &str) -> Result<()> {
-        let parsed: VolumeId = parse_id(id)?;
-        let _lock = self.in_flight.lock_to_delete(id)?;
-        let places = self.places::<VolumeRecord>(parsed);
-        let copies: Vec<MoveCopy<'_>> = places.iter().filter_map(MoveCopy::of).collect();
-        if copies.len() < places.len() {
-            return Err(Error::Busy(Busy::Changed(format!("volume {id}"))));
-        }
-        self.check_not_moved::<VolumeRecord>(parsed, self.unread_members())?;
-        for copy in &copies {
-            let other = copy.moved.pool;
-            if !self.reads(other) && !self.memory.is_retired(other)? {
-                return Err(self.unfinished_move(parsed, &places));
-            }
-        }
-        for copy in copies {
-            let _work = copy.pool.begin()?;
-            copy.pool.delete(copy.entry, Deletion::ForGood)?;
-        }
-        Ok(())
-    }
-
-    /// Refuses a new volume in a pool while one of the same id may be in a member that was not read.
-    pub(super) fn check_destinations(&self, pool: &Pool) -> Result<()> {
-        let Some(id) = pool.id() else { return Ok(()) };
-        let unread = self.unread_members();
-        let Some((other, reason)) = unread.first() else {
-            return Ok(());
-        };
-        if !self.memory.is_moved_from(id)? {
-            return Ok(());
-        }
-        Err(Unsuitable::UnreadMember {
-            pool: pool.name().clone(),
-            other: other.clone(),
-            reason: reason.clone(),
-        }
-        .into())
-    }
-
-    /// Refuses the name of a volume that was moved. The search by name misses one in quarantine, and one
-    /// in a pool that was opened after it.
-    pub(super) fn check_not_moved_before(&self, name: &VolumeName) -> Result<()> {
-        for home in self.memory.moved_from()? {
-            let id = VolumeId::new(home, name);
-            if !self.places::<VolumeRecord>(id).is_empty() {
-                self.entry::<VolumeRecord>(id)?;
-                return Err(Error::Busy(Busy::Changed(format!("volume {id}"))));
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails if a volume may have been moved to a member that was not read.
-    pub(super) fn check_not_moved<R: Resource>(
-        &self,
-        id: R::Id,
-        unread: Vec<Unread>,
-    ) -> Result<()> {
-        match unread.into_iter().next() {
-            Some((pool, reason))
-                if R::volume(id).is_some() && self.memory.is_moved_from(id.pool())? =>
-            {
-                Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 fn changed(id: VolumeId, entry: &Path) -> Error {
@@ -438,37 +278,14 @@ fn is_named(pool: &Pool, name: &str) -> bool {
     [Some(pool.name().as_str()), pool.name().member()].contains(&Some(name))
 }
 
-fn check_movable(entry: &Entry, target: &Pool, enforcement: Enforcement) -> Result<()> {
-    let (record, pool) = (&entry.record, target.name().clone());
+/// Refuses a volume that no pool can take from another.
+fn check_movable(record: &VolumeRecord) -> Result<()> {
     let id = record.id;
     if record.exclusive {
         return Err(Refusal::MoveOfDisk { id }.into());
     }
     if record.enforcing {
         return Err(Refusal::Enforcing { id }.into());
-    }
-    if let Some(reason) = target.why_unavailable() {
-        return Err(Unsuitable::Target(target.unavailable(reason)).into());
-    }
-    check_cordon(target)?;
-    if let Lookup::Quarantined(quarantined) = target.state.find::<VolumeRecord>(id).0 {
-        return Err(quarantined.error(target.path()).into());
-    }
-    if target.state.id_of::<VolumeRecord>(&record.name).is_some() {
-        return Err(Refusal::MoveToName { pool, id }.into());
-    }
-    if target.state.retained(id) > 0 {
-        return Err(Refusal::MoveToSnapshots { pool, id }.into());
-    }
-    if record.image.is_some() && target.filesystem()?.copies_on_write() {
-        return Err(Refusal::MoveOfImage { pool, id }.into());
-    }
-    if target.state.is_exclusive() {
-        return Err(Refusal::MoveToDisk { pool }.into());
-    }
-    let is_enforced = record.image.is_none() && record.enforcement != Enforcement::None;
-    if is_enforced && enforcement == Enforcement::None {
-        return Err(Refusal::MoveOfLimit { pool, id }.into());
     }
     Ok(())
 }

@@ -189,15 +189,6 @@ impl OfClass {
         }
     }
 
-    /// Refuses a new name while a member that may have it was not read.
-    pub(super) fn check_read(&self, unread: &[Unread]) -> Result<()> {
-        let of_set = |(name, _): &&Unread| self.is_set && name.in_classes() == self.name.as_str();
-        unread.iter().find(of_set).map_or(Ok(()), |(pool, reason)| {
-            let (pool, reason) = (pool.clone(), reason.clone());
-            Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
-        })
-    }
-
     /// Chooses pools for a volume of a size, one after the other.
     pub(super) fn placement(&self, size: Bytes, exclusive: bool) -> Placement<'_> {
         Placement {

@@ -37,7 +37,7 @@ impl Volumes {
         let id: VolumeId = parse_id(&request.id)?;
         let _id = self.in_flight.lock_id(&request.id)?;
         let publishing = self.in_flight.begin_publishing(target.path())?;
-        let (pool, entry) = self.entry::<VolumeRecord>(id)?;
+        let (pool, entry) = self.served::<VolumeRecord>(id)?;
         if entry.record.enforcing {
             return Err(Refusal::Enforcing { id }.into());
         }
@@ -291,7 +291,7 @@ impl Volumes {
     /// The usage of a volume that is published at a path, or of the filesystem if the volume's is not
     /// counted.
     pub fn stats(&self, id: &str, path: &Path) -> Result<Stats> {
-        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
+        let (pool, entry) = self.served::<VolumeRecord>(parse_id(id)?)?;
         let _work = pool.begin()?;
         let target = self.published_at(&pool, &entry, path)?;
         // The filesystem of an image is the volume's own.

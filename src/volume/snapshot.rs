@@ -10,14 +10,13 @@ use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{
-    Deletion, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord,
-    format_of,
+    Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
 };
+use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::class::{InUse, SnapshotClass};
-use crate::volume::find::Located;
-use crate::volume::fits::check_cordon;
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::KeyLock;
+use crate::volume::locate::{Located, Location};
 use crate::volume::pools::open_id;
 use crate::volume::requests::{Page, SourceId};
 use crate::volume::volumes::Volumes;
@@ -77,7 +76,7 @@ impl Volumes {
         let _name = self
             .in_flight
             .lock_name("snapshot", request.name.as_str())?;
-        if let Some((_, entry)) = self.find_by_name::<SnapshotRecord>(&request.name)? {
+        if let Some((_, entry)) = self.served_name::<SnapshotRecord>(&request.name)? {
             self.check_same_snapshot(&entry, request)?;
             return Ok(Snapshot::new(&entry.record));
         }
@@ -87,8 +86,8 @@ impl Volumes {
         if volume.record.exclusive {
             return Err(Refusal::SnapshotOfDisk { id: source }.into());
         }
-        self.check_topology(request.excludes_node)?;
-        check_cordon(&pool)?;
+        self.admit_to_node(Purpose::Snapshot, request.excludes_node)?;
+        self.admit(&pool, &Arrival::new(Purpose::Snapshot))?;
         // A moved volume is not in the pool that its id names.
         let id = SnapshotId::new(open_id(&pool)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
@@ -160,14 +159,8 @@ impl Volumes {
         Err(Refusal::UnknownMount { id }.into())
     }
 
-    /// Deletes a snapshot, and not its copies. Its space is reclaimed in the background. A snapshot of
-    /// a retired pool counts as deleted.
-    pub fn delete_snapshot(&self, id: &str) -> Result<()> {
-        self.delete_unused::<SnapshotRecord>(id, Deletion::Kept, |_, _| Ok(()))
-    }
-
     pub fn get_snapshot(&self, id: &str) -> Result<Snapshot> {
-        let (_, entry) = self.entry::<SnapshotRecord>(parse_id(id)?)?;
+        let (_, entry) = self.served::<SnapshotRecord>(parse_id(id)?)?;
         Ok(Snapshot::new(&entry.record))
     }
 
@@ -207,15 +200,17 @@ impl Volumes {
     /// The pool and entry of a source. One in a pool that is not on this node is on another node,
     /// unless the pool was retired.
     fn source<R: Resource>(&self, id: R::Id) -> Result<Located<R>> {
-        match self.entry(id) {
-            Err(Error::PoolNotHere { pool }) => {
-                let (what, id) = ("source", id.to_string());
+        match self.locate(id)? {
+            Location::Absent {
+                is_pool_here: false,
+            } => {
+                let (what, pool, id) = ("source", id.pool(), id.to_string());
                 if self.memory.is_retired(pool)? {
                     return Err(Error::NotFound { what, id });
                 }
                 Err(Error::SourceElsewhere { id, pool })
             }
-            found => found,
+            location => self.found(id, location),
         }
     }
 
@@ -229,7 +224,7 @@ impl Volumes {
         if VolumeId::parse(&request.source) != Some(of) {
             return Err(differs(Difference::OfVolume(of)));
         }
-        let fits = self.check_topology(request.excludes_node);
+        let fits = self.admit_to_node(Purpose::Snapshot, request.excludes_node);
         fits.map_err(|error| match error {
             Error::Unsuitable(reason) => differs(reason.into()),
             other => other,

@@ -11,11 +11,10 @@ use linux::os::Os;
 use linux::quota::{KernelQuotas, Quotas};
 use objects::NodeName;
 
-use crate::error::{Error, Result, Unsuitable};
+use crate::error::{Error, Result};
 use crate::pool::STOP_PATIENCE;
 use crate::pool::{
-    Context, Deletion, Disk, Index, Memory, PartMount, Pool, PoolOptions, PoolSet, Unavailable,
-    VolumeRecord,
+    Context, Disk, Index, Memory, PartMount, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
 };
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::InFlight;
@@ -238,44 +237,14 @@ impl Volumes {
         self.pools.parts()
     }
 
-    /// Deletes a volume that is not published. Its space is reclaimed in the background. A volume of a
-    /// retired pool counts as deleted.
-    pub fn delete(&self, id: &str) -> Result<()> {
-        self.delete_as(id, Deletion::Kept)
-    }
-
-    pub(super) fn delete_as(&self, id: &str, deletion: Deletion) -> Result<()> {
-        let finished = self.finish_move(id);
-        let is_unfinished = self.has_only_copies(id);
-        match finished {
-            // A full disk, for example, keeps no volume from its deletion.
-            Err(error) if is_unfinished && !matches!(error, Error::Busy(_)) => {}
-            finished => finished?,
-        }
-        if is_unfinished {
-            return self.delete_copies(id);
-        }
-        self.delete_unused(id, deletion, |pool, entry| {
-            self.check_unpublished(pool, entry)
-        })
-    }
-
     pub fn get(&self, id: &str) -> Result<Volume> {
-        let (pool, entry) = self.entry::<VolumeRecord>(parse_id(id)?)?;
+        let (pool, entry) = self.served::<VolumeRecord>(parse_id(id)?)?;
         Ok(Volume::new(&pool, &entry))
     }
 
     /// At most `max_entries` volumes after the one with the id `token` (empty: from the first).
     pub fn list(&self, max_entries: usize, token: &str) -> Result<Page<Volume>> {
         self.page(max_entries, token, |_: &VolumeRecord| true, Volume::new)
-    }
-
-    pub(super) fn check_topology(&self, excludes_node: bool) -> Result<()> {
-        if excludes_node {
-            let here = self.settings.topology.clone();
-            return Err(Unsuitable::Topology { here }.into());
-        }
-        Ok(())
     }
 
     /// Checks a target path of a request; `None` if the directory above it does not exist.

@@ -81,11 +81,12 @@ fn keeping_set(members: &[(&str, u64)]) -> (MemorySet, Running) {
 }
 
 fn undelete(driver: &Running, volume: &Volume, new: Option<&str>) -> Result<String> {
-    driver.undelete(&UndeleteRequest {
+    let undeleted = driver.undelete(&UndeleteRequest {
         id: volume.id.to_string(),
         name: new.map(name),
         entry: None,
-    })
+    });
+    Ok(undeleted?.id)
 }
 
 /// A kept volume is deleted for every call, and comes back as it was. Both may be repeated.
@@ -274,7 +275,7 @@ fn snapshots_and_their_volumes_come_back() {
         id: id.clone(),
         ..UndeleteRequest::default()
     };
-    assert_eq!(keeping.driver().undelete(&request).unwrap(), id);
+    assert_eq!(keeping.driver().undelete(&request).unwrap().id, id);
     assert_eq!(keeping.driver().get_snapshot(&id).unwrap(), made);
     let named = UndeleteRequest {
         name: Some(name("other")),

@@ -3,6 +3,7 @@
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod admission;
 mod check;
 mod copying;
 mod disks;

@@ -201,7 +201,8 @@ impl World {
                     name: new.map(support::name),
                     entry: None,
                 };
-                let got = coded(self.driver().undelete(&request), Operation::Volume);
+                let undeleted = self.driver().undelete(&request);
+                let got = coded(undeleted.map(|it| it.id), Operation::Volume);
                 let want = self.model.undelete(name, *new);
                 assert_eq!(got, want.map(|name| self.kept_id(&name)));
             }

@@ -129,7 +129,7 @@ impl Call {
                 };
                 match fixture.driver().undelete(&request) {
                     Ok(returned) => {
-                        assert_eq!(returned, id);
+                        assert_eq!(returned.id, id);
                         Ok(())
                     }
                     Err(error) => Err(error.code(Operation::Volume)),

@@ -325,6 +325,14 @@ impl Index {
         in_use
     }
 
+    /// Whether an object that is not deleted retains charges of a volume.
+    pub(crate) fn is_retained(&self, volume: VolumeId) -> bool {
+        let volumes = self.volumes.values().flat_map(|it| &it.record.retains);
+        let snapshots = self.snapshots.values().flat_map(|it| &it.record.retains);
+        let mut retains = volumes.chain(snapshots);
+        retains.any(|retained| retained.volume == volume)
+    }
+
     /// Whether any existing object is a copy.
     pub(crate) fn has_copies(&self) -> bool {
         let mut volumes = self.volumes.values();

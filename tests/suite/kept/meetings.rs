@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use linux::mount::Users;
 use linux::os::Os;
-use objects::ObjectId;
+use objects::{ObjectId, VolumeId};
 use rootcellar::error::Error;
 use rootcellar::pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
+use rootcellar::volume::SourceId;
+use serde_json::Value;
 use support::faults::{Gate, Opened};
 use support::{NODE, publish, unmount};
 
@@ -222,4 +224,133 @@ fn kept_volumes_are_lost_with_a_retired_pool() {
     driver.delete(&volume.id.to_string()).unwrap();
     let lost = undelete(&driver, &volume, None).unwrap_err();
     assert_ne!(lost.code(Operation::Volume), Code::Ok);
+}
+
+/// A volume that was moved away from its snapshot comes back once that is deleted, although it is kept. A restore
+/// from the kept snapshot has its content.
+///
+/// Proves: MV1, UD1, UD9.
+#[test]
+fn a_moved_volume_returns_to_its_kept_snapshot() {
+    require!(simple_quota);
+    let node = Node::new();
+    let disks = node.path("disks");
+    let _mounts = ["a", "b"].map(|member| {
+        let disk = Disk::new("btrfs").with_simple_quota();
+        disk.make(&node.path(member), &disks.join(member))
+    });
+    let mut settings = node.settings(&[]);
+    let set = format!("set={},init,reserve=0,keep=1h", disks.display());
+    settings.sets = vec![set.parse().unwrap()];
+    let driver = node.volumes_with(settings, &Fakes::default());
+    let volume = driver.create(&create("pvc", 16 * MIB)).unwrap();
+    let (id, home) = (volume.id.to_string(), volume.pool.member().unwrap());
+    let other = if home == "a" { "b" } else { "a" };
+    let data = |member: &str, volume: &str| {
+        directory_of(&disks.join(member).join("volumes"), volume).join("data/file")
+    };
+    fs::write(data(home, "pvc"), "before").unwrap();
+    let taken = driver.create_snapshot(&snapshot("taken", &id)).unwrap();
+    let taken = taken.id.to_string();
+    driver.move_to(&id, other, Users::Check).unwrap();
+    fs::write(data(other, "pvc"), "after").unwrap();
+    let refused = driver.move_to(&id, home, Users::Check).unwrap_err();
+    assert!(
+        refused.to_string().contains("still has snapshots"),
+        "{refused}"
+    );
+    driver.delete_snapshot(&taken).unwrap();
+    driver.move_to(&id, home, Users::Check).unwrap();
+    assert_eq!(fs::read(data(home, "pvc")).unwrap(), b"after");
+    let request = UndeleteRequest {
+        id: taken.clone(),
+        ..UndeleteRequest::default()
+    };
+    driver.undelete(&request).unwrap();
+    let mut restore = create("restored", 16 * MIB);
+    restore.source = Some(SourceId::Snapshot(taken));
+    driver.create(&restore).unwrap();
+    assert_eq!(fs::read(data(home, "restored")).unwrap(), b"before");
+    assert_eq!(fs::read(data(home, "pvc")).unwrap(), b"after");
+}
+
+/// An `undelete --as` that the end of the driver has interrupted before its rename leaves the new name in the record. The
+/// former id still leads to the volume, which can get a third name.
+///
+/// Proves: UD2.
+#[test]
+fn a_half_renamed_volume_is_found_by_both_ids() {
+    for (asked, new) in [("pvc", "third"), ("other", "other"), ("pvc", "other")] {
+        let mut keeping = Keeping::new(",keep=1h");
+        let volume = keeping.make("pvc", 4 * MIB);
+        keeping.delete(&volume);
+        keeping.running = None;
+        let id = |name: &str| VolumeId::new(volume.id.pool(), &support::name(name)).to_string();
+        let kept = keeping.node.pool("default").join(".rootcellar/kept");
+        let record = kept.join(&keeping.kept()[0]).join("volume.json");
+        let mut json: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        json["id"] = id("other").into();
+        json["name"] = "other".into();
+        fs::write(&record, json.to_string()).unwrap();
+        keeping.start(",keep=1h");
+
+        let request = |asked: &str, new: Option<&str>| UndeleteRequest {
+            id: id(asked),
+            name: new.map(name),
+            entry: None,
+        };
+        let refused = keeping.driver().undelete(&request("pvc", None));
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("--as other"), "{refused}");
+        let as_new = (asked != new).then_some(new);
+        let back = keeping.driver().undelete(&request(asked, as_new)).unwrap();
+        assert_eq!((back.id, back.existed), (id(new), false), "{asked} {new}");
+        assert_eq!(fs::read(keeping.data(new).join("file")).unwrap(), b"pvc");
+        assert_eq!(keeping.kept(), [""; 0]);
+    }
+}
+
+/// An undelete says when there was nothing to bring back.
+///
+/// Proves: UD2.
+#[test]
+fn an_undelete_of_what_exists_says_so() {
+    let keeping = Keeping::new(",keep=1h");
+    let volume = keeping.make("pvc", 4 * MIB);
+    let request = UndeleteRequest {
+        id: volume.id.to_string(),
+        ..UndeleteRequest::default()
+    };
+    let undelete = || keeping.driver().undelete(&request).unwrap().existed;
+    assert!(undelete());
+    keeping.delete(&volume);
+    assert!(!undelete());
+    assert!(undelete());
+}
+
+/// Two members that keep a volume of one id, which was moved before the first deletion: no clock tells which is newer, so the
+/// request names one.
+///
+/// Proves: UD3.
+#[test]
+fn of_two_members_with_one_id_the_entry_chooses() {
+    require!(mount_namespace);
+    let (set, driver, volume) = two_members();
+    let id = volume.id.to_string();
+    driver.move_to(&id, "b", Users::Check).unwrap();
+    driver.delete(&id).unwrap();
+    let again = driver.create(&create("pvc", 8 * MIB)).unwrap();
+    assert_eq!(again.id, volume.id);
+    driver.delete(&id).unwrap();
+    let refused = undelete(&driver, &volume, None).unwrap_err().to_string();
+    let kept = names(&set.member("b").join(".rootcellar/kept"));
+    let (_, entry) = kept[0].rsplit_once('.').unwrap();
+    assert!(refused.contains(&format!("--entry {entry}")), "{refused}");
+    let request = UndeleteRequest {
+        id,
+        entry: Some(entry.parse().unwrap()),
+        name: None,
+    };
+    driver.undelete(&request).unwrap();
+    assert_eq!(fs::read(file(&set, "b")).unwrap(), b"kept");
 }

@@ -1,0 +1,372 @@
+//! Whether an object may come to this node and into a pool: the only admission.
+//!
+//! Each way in which an object comes is a [`Purpose`], and [`Purpose::questions`] is the table of the questions that
+//! it must pass. Whether there is free space is no question here: a reservation answers that.
+
+use linux::quota::Enforcement;
+use objects::{ObjectId, VolumeId, VolumeName};
+
+use crate::error::{Error, Refusal, Result, Unsuitable};
+use crate::pool::{self, Busy, Image, Lookup, Pool, VolumeRecord};
+use crate::volume::capability::Capability;
+use crate::volume::class::{Class, EnforcementPolicy};
+use crate::volume::fits::check_filesystem;
+use crate::volume::images;
+use crate::volume::pools::Unread;
+use crate::volume::volumes::Volumes;
+
+/// Why an object is to come into a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A new volume without content.
+    Create,
+    /// A new volume with the content of a snapshot or volume.
+    Copy,
+    Snapshot,
+    /// A directory of the host becomes a volume, or asks whether it may.
+    Import,
+    /// A directory that was renamed into the pool becomes a volume. It would stay there otherwise.
+    FinishImport,
+    /// A deleted volume comes back.
+    Undelete,
+    /// A deleted snapshot comes back.
+    UndeleteSnapshot,
+    /// A volume of another member of the set comes, perhaps for the second time.
+    Move,
+    /// A volume grows where it is.
+    Expand,
+    /// The next volume of a class, for the capacity that the pool reports.
+    Report,
+}
+
+/// A question about a pool and the object that is to come there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Question {
+    /// Does the request allow this node?
+    Topology,
+    /// Was every member of the set read that may have the name since before the server's start?
+    Members,
+    /// Can the pool be used?
+    Available,
+    /// Does the pool have the filesystem that the class and the capabilities name?
+    Filesystem,
+    /// Does the pool enforce sizes, if the class requires that?
+    Enforcement,
+    /// Does the node have the program that formats the image?
+    Program,
+    /// Does the pool take new objects?
+    Cordon,
+    /// Was every member read to which a volume with the id may have been moved?
+    Destinations,
+    /// Is the name free in the pools to which a volume of that name may have been moved?
+    Name,
+    /// Is there no unfinished import with the id in the pool?
+    Imports,
+    /// Is there none in the pool that the id names, which would take the volume for its own result?
+    ImportsAtHome,
+    /// Is the id or the name of the moved volume free in the pool?
+    Place,
+    /// Are there no snapshots of the moved volume from before?
+    Snapshots,
+    /// Does the pool write the blocks of the moved image in place?
+    InPlace,
+    /// Is the disk not another volume's alone?
+    Disk,
+    /// Can the pool enforce the size of the moved volume?
+    Limit,
+}
+
+impl Purpose {
+    /// The questions for a purpose, in the order in which they are asked. The first refusal is the answer.
+    const fn questions(self) -> &'static [Question] {
+        use Question::{
+            Available, Cordon, Destinations, Disk, Enforcement, Filesystem, Imports, ImportsAtHome,
+            InPlace, Limit, Members, Name, Place, Program, Snapshots, Topology,
+        };
+        #[rustfmt::skip]
+        let questions: &[Question] = match self {
+            Self::Create => &[
+                Topology, Members, Available, Filesystem, Enforcement, Program, Cordon, Destinations, Name, Imports,
+            ],
+            Self::Copy => &[
+                Topology, Members, Available, Filesystem, Enforcement, Cordon, Destinations, Name, Imports,
+            ],
+            Self::Snapshot => &[Topology, Cordon],
+            Self::Import => &[Members, Cordon, Destinations, Name],
+            Self::FinishImport => &[Name],
+            // Not Cordon, because a volume comes back to a disk that is emptied, to be moved.
+            Self::Undelete => &[Members, Destinations, Name, Imports, ImportsAtHome],
+            Self::Move => &[Available, Cordon, Place, Imports, Snapshots, InPlace, Disk, Limit],
+            Self::Report => &[Filesystem, Enforcement, Program, Cordon, Destinations],
+            // They are in the pool already.
+            Self::UndeleteSnapshot | Self::Expand => &[],
+        };
+        questions
+    }
+
+    /// How a pool's failure is reported: another node may have a new volume, and only this one a copy.
+    const fn failed(self) -> fn(pool::Error) -> Error {
+        match self {
+            Self::Create | Self::Import | Self::FinishImport | Self::Report => Error::of_new,
+            _ => from_pool,
+        }
+    }
+}
+
+fn from_pool(error: pool::Error) -> Error {
+    error.into()
+}
+
+/// An object that is to come into a pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    purpose: Purpose,
+    /// The id that a volume will have; `None` for one without a name, or in a pool that was never open.
+    id: Option<VolumeId>,
+    /// The name that a volume will have.
+    name: Option<&'a VolumeName>,
+    /// The class and the capabilities that a new volume must fit, and the image that it is.
+    fits: Option<(&'a Class, &'a [Capability], Option<Image>)>,
+    /// The record of a volume that is moved.
+    moved: Option<&'a VolumeRecord>,
+    /// The members of sets that were not read before the search for the name.
+    unread: &'a [Unread],
+}
+
+impl<'a> Arrival<'a> {
+    pub(super) fn new(purpose: Purpose) -> Self {
+        Self {
+            purpose,
+            id: None,
+            name: None,
+            fits: None,
+            moved: None,
+            unread: &[],
+        }
+    }
+
+    /// A volume that gets an id and a name. `unread` are the members that were not read before the search for the name,
+    /// because a member that is opened after it may have the name.
+    pub(super) fn named(
+        purpose: Purpose,
+        id: Option<VolumeId>,
+        name: &'a VolumeName,
+        unread: &'a [Unread],
+    ) -> Self {
+        Self {
+            id,
+            name: Some(name),
+            unread,
+            ..Self::new(purpose)
+        }
+    }
+
+    pub(super) fn moved(record: &'a VolumeRecord) -> Self {
+        Self {
+            moved: Some(record),
+            ..Self::named(Purpose::Move, Some(record.id), &record.name, &[])
+        }
+    }
+
+    /// A volume that must fit a class and capabilities.
+    pub(super) fn fitting(
+        self,
+        class: &'a Class,
+        capabilities: &'a [Capability],
+        image: Option<Image>,
+    ) -> Self {
+        Self {
+            fits: Some((class, capabilities, image)),
+            ..self
+        }
+    }
+
+    fn id(&self) -> Result<VolumeId> {
+        self.id.ok_or_else(|| self.lacks("id"))
+    }
+
+    fn name(&self) -> Result<&'a VolumeName> {
+        self.name.ok_or_else(|| self.lacks("name"))
+    }
+
+    fn record(&self) -> Result<&'a VolumeRecord> {
+        self.moved.ok_or_else(|| self.lacks("record"))
+    }
+
+    fn lacks(&self, what: &str) -> Error {
+        Error::Internal(format!("an admission ({:?}) has no {what}", self.purpose))
+    }
+}
+
+impl Volumes {
+    /// Refuses an object that may not come to this node.
+    pub(super) fn admit_to_node(&self, purpose: Purpose, excludes_node: bool) -> Result<()> {
+        if excludes_node && purpose.questions().contains(&Question::Topology) {
+            let here = self.settings.topology.clone();
+            return Err(Unsuitable::Topology { here }.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses an object that may not come into a pool.
+    pub(super) fn admit(&self, pool: &Pool, arrival: &Arrival<'_>) -> Result<()> {
+        let mut questions = arrival.purpose.questions().iter();
+        questions.try_for_each(|question| self.ask(*question, pool, arrival))
+    }
+
+    fn ask(&self, question: Question, pool: &Pool, arrival: &Arrival<'_>) -> Result<()> {
+        let failed = arrival.purpose.failed();
+        match question {
+            // The node was asked before a pool was chosen.
+            Question::Topology => Ok(()),
+            Question::Members => check_members(pool, arrival.unread),
+            Question::Available => match pool.why_unavailable() {
+                None => Ok(()),
+                Some(reason) if arrival.purpose == Purpose::Move => {
+                    Err(Unsuitable::Target(pool.unavailable(reason)).into())
+                }
+                Some(reason) => Err(failed(pool.unavailable(reason))),
+            },
+            Question::Filesystem => match arrival.fits {
+                Some((class, capabilities, None)) => {
+                    check_filesystem(pool, capabilities, Some(class), failed)
+                }
+                _ => Ok(()),
+            },
+            Question::Enforcement => match arrival.fits {
+                Some((class, _, None)) => check_enforcement(pool, class),
+                _ => Ok(()),
+            },
+            Question::Program => match arrival.fits {
+                Some((.., Some(image))) => images::check_program(pool, image),
+                _ => Ok(()),
+            },
+            Question::Cordon => check_cordon(pool),
+            Question::Destinations => self.check_destinations(pool, arrival.id),
+            Question::Name => self.check_name(arrival.name()?),
+            Question::Imports => pool.check_no_import(arrival.id()?).map_err(failed),
+            Question::ImportsAtHome => {
+                let (id, pools) = (arrival.id()?, self.pools());
+                let home = pools.iter().find(|home| home.id() == Some(id.pool()));
+                home.map_or(Ok(()), |home| home.check_no_import(id).map_err(failed))
+            }
+            Question::Place => check_place(pool, arrival.record()?),
+            Question::Snapshots => check_snapshots(pool, arrival.record()?.id),
+            Question::InPlace => check_in_place(pool, arrival.record()?),
+            Question::Disk => check_disk(pool),
+            Question::Limit => check_limit(pool, arrival.record()?),
+        }
+    }
+
+    /// Refuses a volume while another of the same id may be in a member that was not read: either the pool that the id
+    /// names has given a volume away, or this pool has, whose next volume may get the id.
+    fn check_destinations(&self, pool: &Pool, id: Option<VolumeId>) -> Result<()> {
+        let unread = self.unread_members();
+        let Some((other, reason)) = unread.first() else {
+            return Ok(());
+        };
+        let homes = [pool.id(), id.map(|id| id.pool())];
+        for home in homes.into_iter().flatten() {
+            if self.memory.is_moved_from(home)? {
+                return Err(Unsuitable::UnreadMember {
+                    pool: pool.name().clone(),
+                    other: other.clone(),
+                    reason: reason.clone(),
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses the name of a volume that was moved. The search by name misses one in quarantine, and one
+    /// in a pool that was opened after it.
+    fn check_name(&self, name: &VolumeName) -> Result<()> {
+        for home in self.memory.moved_from()? {
+            let id = VolumeId::new(home, name);
+            if self.is_known::<VolumeRecord>(id) {
+                self.served::<VolumeRecord>(id)?;
+                return Err(Error::Busy(Busy::Changed(format!("volume {id}"))));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a new name while a member of the pool's set that may have it was not read.
+fn check_members(pool: &Pool, unread: &[Unread]) -> Result<()> {
+    let set = pool.name().in_classes();
+    let mut unread = unread.iter();
+    let of_set =
+        unread.find(|(other, _)| pool.name().member().is_some() && other.in_classes() == set);
+    of_set.map_or(Ok(()), |(pool, reason)| {
+        let (pool, reason) = (pool.clone(), reason.clone());
+        Err(Error::of_unread(pool::Error::Unavailable { pool, reason }))
+    })
+}
+
+/// Refuses a pool that cannot enforce sizes, if the class requires it.
+fn check_enforcement(pool: &Pool, class: &Class) -> Result<()> {
+    let required = class.enforcement == EnforcementPolicy::Required;
+    if required && pool.enforcement() == Enforcement::None {
+        let pool = pool.name().clone();
+        return Err(Unsuitable::NoEnforcement { pool }.into());
+    }
+    Ok(())
+}
+
+fn check_cordon(pool: &Pool) -> Result<()> {
+    if pool.is_cordoned()? {
+        let pool = pool.name().clone();
+        return Err(Unsuitable::Cordoned { pool }.into());
+    }
+    Ok(())
+}
+
+/// Refuses a pool that has, or may have, another object in the place of a volume.
+fn check_place(pool: &Pool, record: &VolumeRecord) -> Result<()> {
+    let id = record.id;
+    if let Lookup::Quarantined(quarantined) = pool.state.find::<VolumeRecord>(id).0 {
+        return Err(quarantined.error(pool.path()).into());
+    }
+    if pool.state.id_of::<VolumeRecord>(&record.name).is_some() {
+        let pool = pool.name().clone();
+        return Err(Refusal::MoveToName { pool, id }.into());
+    }
+    Ok(())
+}
+
+/// Refuses a pool where a copy of the volume retains charges, which would count as those of the volume that returns.
+/// Deleted copies do not prevent its return, because no list shows them.
+fn check_snapshots(pool: &Pool, id: VolumeId) -> Result<()> {
+    if pool.state.is_retained(id) {
+        let pool = pool.name().clone();
+        return Err(Refusal::MoveToSnapshots { pool, id }.into());
+    }
+    Ok(())
+}
+
+fn check_in_place(pool: &Pool, record: &VolumeRecord) -> Result<()> {
+    if record.image.is_some() && pool.filesystem()?.copies_on_write() {
+        let (pool, id) = (pool.name().clone(), record.id);
+        return Err(Refusal::MoveOfImage { pool, id }.into());
+    }
+    Ok(())
+}
+
+fn check_disk(pool: &Pool) -> Result<()> {
+    if pool.state.is_exclusive() {
+        let pool = pool.name().clone();
+        return Err(Refusal::MoveToDisk { pool }.into());
+    }
+    Ok(())
+}
+
+fn check_limit(pool: &Pool, record: &VolumeRecord) -> Result<()> {
+    let is_enforced = record.image.is_none() && record.enforcement != Enforcement::None;
+    if is_enforced && pool.enforcement() == Enforcement::None {
+        let (pool, id) = (pool.name().clone(), record.id);
+        return Err(Refusal::MoveOfLimit { pool, id }.into());
+    }
+    Ok(())
+}
