@@ -14,7 +14,6 @@ use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
 use crate::pool::base::Pool;
-use crate::pool::copies::job::Content;
 use crate::pool::draft::{Draft, SYNC_IMAGE};
 use crate::pool::kept::Deletion;
 use crate::pool::reservation::Reservation;
@@ -28,25 +27,15 @@ use crate::pool::store::trash::TrashEntry;
 use crate::pool::store::unavailable::Unavailable;
 
 impl Pool {
-    /// Makes a volume from its record, empty or as a copy; visible by one rename and durable on return.
-    /// The quota id of the record is set here. The pool must still have the enforcement that the record
-    /// was made for.
+    /// Makes an empty volume from its record, visible by one rename and durable on return. The quota id of the record
+    /// is set here. The pool must still have the enforcement that the record was made for.
     pub(crate) fn create(
         &self,
         reservation: &Reservation<'_>,
         enforcement: Enforcement,
-        content: Option<Content<'_>>,
         mut record: VolumeRecord,
     ) -> Result<Arc<Entry>> {
-        let (disk, _) = self.attached()?;
-        if disk.quota.enforcement() != enforcement {
-            return Err(self.unavailable(Unavailable::EnforcementChanged));
-        }
-        if let Some(content) = content {
-            let copied = self.create_copy(&disk, reservation, content, record);
-            self.measure_member(&disk);
-            return copied;
-        }
+        let disk = self.attached_with(enforcement)?;
         let mut draft = Draft::begin(self, &disk)?;
         if let Err(problem) = draft.fill(&mut record) {
             drop(draft);
@@ -170,6 +159,15 @@ impl Pool {
                 Err(self.unavailable(reason))
             }
         }
+    }
+
+    /// The disk of [`Pool::attached`], if it still has this enforcement.
+    pub(super) fn attached_with(&self, enforcement: Enforcement) -> Result<Arc<Disk>> {
+        let (disk, _) = self.attached()?;
+        if disk.quota.enforcement() != enforcement {
+            return Err(self.unavailable(Unavailable::EnforcementChanged));
+        }
+        Ok(disk)
     }
 
     /// Deletes a volume or snapshot durably. Its space is freed in the background, and may stay reserved until then.

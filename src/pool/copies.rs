@@ -3,7 +3,8 @@
 //! A copy is a draft like any other object. Btrfs copies the subvolume of a directory at once; images, and trees on
 //! other filesystems, are copied file by file, and files share blocks if the filesystem supports that.
 
-pub(super) mod job;
+pub(super) mod origin;
+pub(super) mod plan;
 pub(super) mod progress;
 pub(super) mod running;
 
@@ -15,11 +16,12 @@ use linux::os::{self, At};
 use linux::quota::{Enforcement, Nested};
 use linux::sync::lock;
 use linux::tree::{CopyFault, CopyReason, Copying, Transfer};
-use objects::{Bytes, Invalid};
+use objects::{Bytes, SnapshotId};
 use rustix::io::Errno;
 
 use crate::pool::base::Pool;
-use crate::pool::copies::job::{Content, CopyJob, CopyPolicy, Origin};
+use crate::pool::copies::origin::Origin;
+use crate::pool::copies::plan::{CopyJob, CopyPlan};
 use crate::pool::copies::progress::Progress;
 use crate::pool::draft::Draft;
 use crate::pool::limits::pending::PendingCharges;
@@ -33,50 +35,99 @@ use crate::pool::store::record::{
 };
 use crate::pool::store::refusal::{OutOfRange, Refusal, Stopped};
 
+/// A complete copy that is not visible yet. The draft is dropped before its charges.
 #[derive(Debug)]
-pub(super) struct CopyResult<'a> {
-    pub(super) method: Method,
-    pub(super) quota_id: Option<u32>,
-    /// The bytes of its content, as far as they are known.
-    pub(super) bytes: u64,
-    /// The part of them that it shares with its original.
-    pub(super) inherited: u64,
-    /// The subvolumes in its original, which it lacks.
-    pub(super) absent: Option<Nested>,
-    pub(super) pending: PendingCharges<'a>,
+pub(crate) struct Copied<'a> {
+    plan: &'a CopyPlan<'a>,
+    reservation: &'a Reservation<'a>,
+    draft: Draft<'a>,
+    made: CopyResult<'a>,
 }
 
-impl Pool {
-    /// Makes a snapshot of a volume, visible by one rename and durable on return. The properties of the
-    /// copy complete the record; `in_use` reports at the end whether the volume was published meanwhile.
-    pub(crate) fn snapshot<E: From<Error>>(
-        &self,
-        reservation: &Reservation<'_>,
-        volume: &Arc<Entry>,
-        policy: CopyPolicy,
-        mut record: SnapshotRecord,
-        in_use: &dyn Fn() -> Result<bool, E>,
-    ) -> Result<Arc<SnapshotEntry>, E> {
-        let origin = Origin::Volume(Arc::clone(volume));
-        let (disk, _) = self.attached()?;
-        let content = Content {
-            origin: &origin,
-            from: self,
-            reading: None,
-            policy,
-        };
+#[derive(Debug)]
+struct CopyResult<'a> {
+    method: Method,
+    quota_id: Option<u32>,
+    /// The bytes of its content, as far as they are known.
+    bytes: u64,
+    /// The part of them that it shares with its original.
+    inherited: u64,
+    /// The subvolumes in its original, which it lacks.
+    absent: Option<Nested>,
+    pending: PendingCharges<'a>,
+}
+
+impl<'a> CopyPlan<'a> {
+    /// Makes a copy for a snapshot.
+    pub(crate) fn copy_for(
+        &'a self,
+        reservation: &'a Reservation<'a>,
+        id: SnapshotId,
+    ) -> Result<Copied<'a>> {
+        self.to.attached()?;
+        let copied = self.copy(reservation, Source::Snapshot(id), Bytes::ZERO)?;
+        reservation.cover(copied.made.bytes)?;
+        Ok(copied)
+    }
+
+    /// Makes a volume that is a copy, visible by one rename and durable on return; the properties of the copy complete the
+    /// record. The pool must still have the enforcement that the record was made for.
+    pub(crate) fn create(
+        &'a self,
+        reservation: &'a Reservation<'a>,
+        enforcement: Enforcement,
+        record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
+        let disk = self.to.attached_with(enforcement)?;
+        let copied = self.copy(reservation, Source::Volume(record.id), record.limit(0));
+        let created = copied.and_then(|copied| copied.into_volume(record));
+        self.to.measure_member(&disk);
+        created
+    }
+
+    /// Makes the original the content of a draft.
+    fn copy(
+        &'a self,
+        reservation: &'a Reservation<'a>,
+        copy: Source,
+        limit: Bytes,
+    ) -> Result<Copied<'a>> {
+        self.check_current()?;
         let job = CopyJob {
-            content,
-            copy: Source::Snapshot(record.id),
+            plan: self,
+            copy,
             reservation,
-            limit: Bytes::ZERO,
+            limit,
         };
-        // The draft is dropped before its charges, because the names are dropped in reverse.
-        let (made, draft) = self.draft_copy(&disk, &job)?;
-        reservation.cover(made.bytes)?;
-        record.in_use |= in_use()?;
+        let mut draft = Draft::begin(self.to, &self.disk)?;
+        let target = draft.for_copy();
+        let made = match self.method {
+            Method::Subvolume => self.to.copy_subvolume(target, &job),
+            Method::Reflink | Method::Copy => self.to.copy_tree(target, &job),
+        }?;
+        Ok(Copied {
+            plan: self,
+            reservation,
+            draft,
+            made,
+        })
+    }
+}
+
+impl Copied<'_> {
+    /// Makes the copy a snapshot, visible by one rename and durable on return. The properties of the copy complete the
+    /// record.
+    pub(crate) fn into_snapshot(self, mut record: SnapshotRecord) -> Result<Arc<SnapshotEntry>> {
+        // In this order, so that the draft is dropped first.
+        let Self {
+            plan,
+            reservation,
+            made,
+            draft,
+        } = self;
         if record.image.is_some() {
-            let length = draft.image_length().map_err(|fault| self.classify(fault))?;
+            let length = draft.image_length();
+            let length = length.map_err(|fault| plan.to.classify(fault))?;
             record.size_bytes = record.size_bytes.max(length);
         }
         record.held_bytes = Bytes(made.bytes);
@@ -84,25 +135,18 @@ impl Pool {
         record.retains.clone_from(&made.pending.retains);
         record.method = made.method;
         record.absent = made.absent;
-        Ok(draft.commit(record, reservation)?)
+        draft.commit(record, reservation)
     }
 
-    /// Makes a volume that is a copy; the properties of the copy complete the record.
-    pub(super) fn create_copy(
-        &self,
-        disk: &Disk,
-        reservation: &Reservation<'_>,
-        content: Content<'_>,
-        mut record: VolumeRecord,
-    ) -> Result<Arc<Entry>> {
-        let origin = content.origin;
-        let job = CopyJob {
-            content,
-            copy: Source::Volume(record.id),
+    fn into_volume(self, mut record: VolumeRecord) -> Result<Arc<Entry>> {
+        // In this order, so that the draft is dropped first.
+        let Self {
+            plan,
             reservation,
-            limit: record.limit(0),
-        };
-        let (made, draft) = self.draft_copy(disk, &job)?;
+            made,
+            draft,
+        } = self;
+        let (pool, origin) = (plan.to, plan.origin);
         let fits = origin.fits(made.method, made.bytes, record.size_bytes);
         if record.image.is_none() && record.enforcement != Enforcement::None && !fits {
             let (of, has, size) = (origin.source(), Bytes(made.bytes), record.size_bytes);
@@ -123,125 +167,64 @@ impl Pool {
         record.inherited_bytes = Bytes(made.inherited);
         record.retains.clone_from(&made.pending.retains);
         if let Some(image) = record.image {
-            let length = draft.image_length().map_err(|fault| self.classify(fault))?;
+            let length = draft.image_length().map_err(|fault| pool.classify(fault))?;
             record.size_bytes = record.size_bytes.max(length);
             reservation.cover(record.size_bytes.0)?;
             if let Err(problem) = draft.extend_image(image, record.size_bytes) {
                 drop(draft);
-                return Err(self.unfilled(problem));
+                return Err(pool.unfilled(problem));
             }
         }
         draft.commit(record, reservation)
     }
+}
 
-    /// Makes a copy the content of a draft.
-    fn draft_copy<'a>(
-        &'a self,
-        disk: &'a Disk,
-        job: &CopyJob<'_>,
-    ) -> Result<(CopyResult<'a>, Draft<'a>)> {
-        let fault = |fault| self.classify(fault);
-        let is_here = std::ptr::eq(self, job.content.from);
-        let source = if is_here {
-            self.open_origin(disk, job.content.origin)?
-        } else {
-            job.content
-                .from
-                .open_origin(&*job.content.from.disk()?, job.content.origin)?
-        };
-        let method = if is_here {
-            disk.method(&source).map_err(fault)?
-        } else {
-            Method::Copy
-        };
-        if method == Method::Copy && !job.content.policy.copy {
-            let (pool, filesystem) = (self.name(), disk.filesystem);
-            let problem = format!(
-                "pool {pool} is on {filesystem}, where files share no blocks: a copy takes time, \
-                 and the space of its original again; the class parameter copy: allowed permits it"
-            );
-            return Err(Invalid::new("parameter \"copy\"", problem).into());
-        }
-        if method == Method::Copy
-            && job.content.origin.image().is_some()
-            && disk.filesystem.copies_on_write()
-        {
-            let (of, pool) = (job.content.origin.source(), self.name().clone());
-            return Err(Refusal::ImageOfOtherPool { of, pool }.into());
-        }
-        // Before anything is staged, because the sidecars repeat a refused request often.
-        let _running = match method {
-            Method::Subvolume => None,
-            Method::Reflink | Method::Copy => Some(self.copies.begin(self.name())?),
-        };
-        let mut draft = Draft::begin(self, disk)?;
-        let target = draft.for_copy();
-        let made = match method {
-            Method::Subvolume => self.copy_subvolume(disk, target, &source, job),
-            Method::Reflink | Method::Copy => self.copy_tree(disk, target, &source, job, method),
-        }?;
-        Ok((made, draft))
-    }
-
+impl Pool {
     /// Has the filesystem copy a subvolume, or makes one with an image that shares the blocks of the original. They
     /// stay charged to the original, so its limit is raised before, or it could not rewrite its content.
-    fn copy_subvolume<'a>(
-        &'a self,
-        disk: &'a Disk,
-        target: &OwnedFd,
-        source: &OwnedFd,
-        job: &CopyJob<'_>,
-    ) -> Result<CopyResult<'a>> {
+    fn copy_subvolume<'a>(&'a self, target: &OwnedFd, job: &CopyJob<'a>) -> Result<CopyResult<'a>> {
+        let disk = &job.plan.disk;
         let reserved = job.reservation.size().0;
         let retains = self.retained_by(job)?;
         job.reservation.cover(needs(job, reserved, 0, &retains))?;
         let _pending = self.retain(disk, retains)?;
         // After a snapshot of its subvolume, btrfs would write each older block of an image to a new place, also
         // after the end of the snapshot. A thick image could then need space that a full disk does not have.
-        let (method, quota_id) = if job.content.origin.image().is_some() {
+        let (method, quota_id) = if job.plan.origin.image().is_some() {
             let method = Method::Reflink;
-            let (quota_id, _) = self.copy_files(disk, target, source, job, method)?;
+            let (quota_id, _) = self.copy_files(target, job, method)?;
             (method, quota_id)
         } else {
-            (
-                Method::Subvolume,
-                self.snapshot_subvolume(disk, target, source, job)?,
-            )
+            (Method::Subvolume, self.snapshot_subvolume(target, job)?)
         };
         // Delayed writes are allocated by now.
         let now = self.retained_by(job)?;
-        let bytes = self.content_bytes(disk, job.content.origin)?;
+        let bytes = self.content_bytes(disk, job.plan.origin)?;
         job.reservation.cover(needs(job, reserved, bytes, &now))?;
         Ok(CopyResult {
             method,
             quota_id,
             bytes,
             inherited: bytes,
-            absent: self.absent_from(disk, source, job),
+            absent: self.absent_from(job),
             pending: self.retain(disk, now)?,
         })
     }
 
-    fn snapshot_subvolume(
-        &self,
-        disk: &Disk,
-        target: &OwnedFd,
-        source: &OwnedFd,
-        job: &CopyJob<'_>,
-    ) -> Result<Option<u32>> {
+    fn snapshot_subvolume(&self, target: &OwnedFd, job: &CopyJob<'_>) -> Result<Option<u32>> {
         let target = At::new(target, layout::DATA);
         let read_only = matches!(job.copy, Source::Snapshot(_));
-        let quota = &disk.quota;
+        let quota = &job.plan.disk.quota;
         let copied = quota
             .copy_dir(
                 &self.context.os,
-                source.as_fd(),
+                job.plan.source.as_fd(),
                 target,
                 job.limit,
                 read_only,
             )
             .context("make a snapshot of a subvolume");
-        let of = job.content.origin.source();
+        let of = job.plan.origin.source();
         copied.map_err(|fault| match fault.errno {
             Errno::TXTBSY | Errno::OPNOTSUPP => Refusal::UsedForSwap { of, fault }.into(),
             _ => self.classify(fault),
@@ -250,10 +233,10 @@ impl Pool {
 
     /// The subvolumes that a copy of a subvolume lacks. They are sought after the copy was made, because a pod may make
     /// one until then.
-    fn absent_from(&self, disk: &Disk, source: &OwnedFd, job: &CopyJob<'_>) -> Option<Nested> {
-        let (pool, of, copy) = (self.name(), job.content.origin.source(), job.copy);
-        let absent = match job.content.origin {
-            Origin::Volume(_) => disk.quota.nested(source.as_fd()),
+    fn absent_from(&self, job: &CopyJob<'_>) -> Option<Nested> {
+        let (pool, of, copy) = (self.name(), job.plan.origin.source(), job.copy);
+        let absent = match job.plan.origin {
+            Origin::Volume(_) => job.plan.disk.quota.nested(job.plan.source.as_fd()),
             // In the snapshot, empty directories are in their places.
             Origin::Snapshot(entry) => Ok(entry.record.absent.clone()),
         };
@@ -273,39 +256,10 @@ impl Pool {
         absent.ok().flatten()
     }
 
-    /// Whether a copy of a volume shares blocks, and each file in it is of one instant.
-    pub(crate) fn shares_blocks(&self, volume: &Arc<Entry>) -> Result<bool> {
-        let disk = self.disk()?;
-        let source = self.open_origin(&disk, &Origin::Volume(Arc::clone(volume)))?;
-        let method = disk.method(&source);
-        Ok(method.map_err(|fault| self.classify(fault))? != Method::Copy)
-    }
-
-    /// The bytes to reserve for a snapshot of a volume. For a tree whose usage is not counted, bytes
-    /// are reserved as it is copied.
-    pub(crate) fn snapshot_needs(&self, volume: &Arc<Entry>) -> Result<Bytes> {
-        let disk = self.disk()?;
-        let origin = Origin::Volume(Arc::clone(volume));
-        let source = self.open_origin(&disk, &origin)?;
-        let method = disk.method(&source);
-        match method.map_err(|fault| self.classify(fault))? {
-            Method::Reflink | Method::Copy if !disk.accounts() => Ok(Bytes::ZERO),
-            Method::Subvolume | Method::Reflink | Method::Copy => {
-                self.content_bytes(&disk, &origin).map(Bytes)
-            }
-        }
-    }
-
-    fn copy_tree<'a>(
-        &'a self,
-        disk: &'a Disk,
-        target: &OwnedFd,
-        source: &OwnedFd,
-        job: &CopyJob<'_>,
-        method: Method,
-    ) -> Result<CopyResult<'a>> {
+    fn copy_tree<'a>(&'a self, target: &OwnedFd, job: &CopyJob<'a>) -> Result<CopyResult<'a>> {
         let fault = |fault| self.classify(fault);
-        let (quota_id, mut bytes) = self.copy_files(disk, target, source, job, method)?;
+        let (disk, method) = (&job.plan.disk, job.plan.method);
+        let (quota_id, mut bytes) = self.copy_files(target, job, method)?;
         if let Some(id) = quota_id.filter(|_| disk.quota.enforcement() == Enforcement::Project) {
             let charge = disk.quota.charge(id).context("ask what a copy uses");
             let charge = charge.map_err(fault)?;
@@ -328,13 +282,12 @@ impl Pool {
     /// Copies file by file into a new directory. Returns its quota id, and the bytes that the copy occupies.
     fn copy_files(
         &self,
-        disk: &Disk,
         target: &OwnedFd,
-        source: &OwnedFd,
         job: &CopyJob<'_>,
         method: Method,
     ) -> Result<(Option<u32>, u64)> {
         let fault = |fault| self.classify(fault);
+        let disk = &job.plan.disk;
         let os = &self.context.os;
         let made = disk
             .quota
@@ -343,7 +296,7 @@ impl Pool {
         let data = os::open_dir(target, layout::DATA).context("open the copy's data");
         let data = data.map_err(fault)?;
         // A source on another filesystem has no flag that its copy could get.
-        if job.content.origin.nodatacow() {
+        if job.plan.origin.nodatacow() {
             disk.keep_in_place(&data).map_err(fault)?;
         }
         let progress = Progress::begin(self, target, job, method);
@@ -354,40 +307,26 @@ impl Pool {
                 Method::Subvolume | Method::Reflink => Transfer::Share,
             },
             threads: disk.filesystem.copying_threads(),
-            max_stall: job.content.policy.max_stall,
+            max_stall: job.plan.policy.max_stall,
             watch: &progress,
         };
-        let copied = copying.copy(source, &data);
+        let copied = copying.copy(&job.plan.source, &data);
         progress.end(os).map_err(fault)?;
-        let copied = copied
-            .map_err(|copy| self.classify_copy(disk, job, (method, quota_id), &progress, copy))?;
+        let copied =
+            copied.map_err(|copy| self.classify_copy(job, (method, quota_id), &progress, copy))?;
         // Copied data is allocated and charged only when it is synced.
         disk.sync().map_err(fault)?;
         Ok((quota_id, copied.bytes))
     }
 
-    /// Opens the original. A replaced directory does not make the pool unavailable.
-    fn open_origin(&self, disk: &Disk, origin: &Origin) -> Result<OwnedFd> {
-        let data = origin.data();
-        match origin {
-            Origin::Volume(entry) => self.check_charged(disk, &*self.current(entry))?,
-            Origin::Snapshot(entry) => self.check_charged(disk, &**entry)?,
-        }
-        let source = disk
-            .open_below(&data)
-            .context("open the original of a copy");
-        source.map_err(|fault| self.classify_directory(&data, "it", fault))
-    }
-
     fn classify_copy(
         &self,
-        disk: &Disk,
         job: &CopyJob<'_>,
         (method, quota_id): (Method, Option<u32>),
         progress: &Progress<'_>,
         fault: CopyFault,
     ) -> Error {
-        let of = job.content.origin.source();
+        let of = job.plan.origin.source();
         let step = match &fault.reason {
             CopyReason::Step(step) => Some(*step),
             _ => None,
@@ -398,17 +337,17 @@ impl Pool {
         let fault = step;
         if fault.errno == Errno::CANCELED {
             let refusal = lock(&progress.refusal).take();
-            let unavailable = |pool: &Self| Some(pool.unavailable(pool.why_unavailable()?));
             return refusal
-                .or_else(|| unavailable(self).or_else(|| unavailable(job.content.from)))
+                .or_else(|| job.plan.unavailable())
                 .unwrap_or(Error::Stopped(Stopped::Copying(of)));
         }
+        let disk = &job.plan.disk;
         if fault.is_full() && is_at_limit(disk, fault.errno, quota_id, job.limit) {
             return does_not_fit(job, method);
         }
         // Of two disks, the one that cannot be written has failed, or else the other one.
-        if !std::ptr::eq(self, job.content.from) && !fault.is_full() && disk.try_writing().is_ok() {
-            return job.content.from.classify(fault);
+        if !job.plan.is_here() && !fault.is_full() && disk.try_writing().is_ok() {
+            return job.plan.from.classify(fault);
         }
         self.classify(fault)
     }
@@ -434,7 +373,7 @@ pub(super) fn is_of_the_tree(fault: Fault) -> bool {
 }
 
 fn does_not_fit(job: &CopyJob<'_>, method: Method) -> Error {
-    let origin = job.content.origin;
+    let origin = job.plan.origin;
     OutOfRange::Limit {
         of: origin.source(),
         limit: job.limit,

@@ -16,7 +16,7 @@ use linux::tree::{self, Since};
 use objects::{Bytes, ObjectId, PoolId};
 
 use crate::pool::base::Pool;
-use crate::pool::copies::job::{Content, CopyPolicy, Origin};
+use crate::pool::copies::plan::CopyPlan;
 use crate::pool::reservation::Reservation;
 use crate::pool::store::amend::Amendment;
 use crate::pool::store::disk::Disk;
@@ -24,7 +24,6 @@ use crate::pool::store::entry::Entry;
 use crate::pool::store::error::Result;
 use crate::pool::store::layout;
 use crate::pool::store::record::{Move, MoveState, Record, VolumeRecord};
-use crate::pool::work::Work;
 
 const LOOK: &str = "look for changes in a moved volume";
 
@@ -60,13 +59,11 @@ impl HandOver<'_> {
 impl Pool {
     /// Copies a volume of another pool byte by byte, as the incoming copy of its move.
     pub(crate) fn receive(
-        &self,
+        plan: &CopyPlan<'_>,
         reservation: &Reservation<'_>,
         enforcement: Enforcement,
-        from: &Pool,
         from_id: PoolId,
-        reading: &Work<'_>,
-        entry: &Arc<Entry>,
+        entry: &Entry,
     ) -> Result<Arc<Entry>> {
         let moved = Move {
             state: MoveState::Incoming,
@@ -82,16 +79,7 @@ impl Pool {
             enforcement_declined: declined,
             ..entry.record.with_move(Some(moved))
         };
-        let content = Content {
-            origin: &Origin::Volume(Arc::clone(entry)),
-            from,
-            reading: Some(reading),
-            policy: CopyPolicy {
-                copy: true,
-                max_stall: None,
-            },
-        };
-        self.create(reservation, enforcement, Some(content), record)
+        plan.create(reservation, enforcement, record)
     }
 
     /// Prepares to hand a volume over to a pool. No later change is missed by [`HandOver::change`] and

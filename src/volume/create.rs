@@ -14,7 +14,7 @@ use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 
 use crate::error::{Error, OutOfRange, Result};
 use crate::pool::{
-    self, Busy, Content, Demand, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord,
+    self, Busy, Demand, Entry, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, Work,
     format_of,
 };
 use crate::volume::admit::{Arrival, Purpose};
@@ -113,13 +113,6 @@ impl<'a> Creation<'a> {
         if let Some((_, origin)) = &origin {
             image = images::of_copy(image, origin)?;
         }
-        if let (Some((pool, Origin::Volume(entry))), Some(SourceId::Volume(id))) =
-            (&origin, &request.source)
-        {
-            let _work = pool.begin()?;
-            let unpublished = volumes.settle_image(pool, entry, Some(id))?;
-            self.locks.0.extend(unpublished);
-        }
         let size = size_of(request, image, origin.as_ref().map(|(_, origin)| origin))?;
         let nodatacow = match &origin {
             Some((_, origin)) => origin.nodatacow(),
@@ -176,6 +169,10 @@ impl Placed<'_> {
         volumes.admit(pool, &arrival)?;
         let id = VolumeId::new(open_id(pool)?, &request.name);
         let work = pool.begin()?;
+        if let Some(origin) = &self.origin {
+            let entry = self.copy_in(pool, &work, expected, origin, (id, enforcement))?;
+            return Ok(Volume::new(pool, &entry));
+        }
         let demand = if request.class.exclusive {
             Demand::Disk {
                 least: size.max(Bytes(1)),
@@ -186,24 +183,42 @@ impl Placed<'_> {
         };
         let reservation = pool.reserve_new(&work, id, demand, expected);
         let reservation = reservation.map_err(failed)?;
-        let origin = self.origin.as_ref();
-        let other = origin.filter(|(from, _)| !std::ptr::eq(Arc::as_ptr(from), pool));
-        let reading = other.map(|(from, _)| from.begin()).transpose()?;
-        let content = origin.map(|(from, origin)| Content {
-            origin,
-            from,
-            reading: reading.as_ref(),
-            policy: request.class.copies,
-        });
         let wanted = Wanted {
             size: reservation.size(),
             ..self.wanted
         };
         let record = record(id, wanted, enforcement, request);
-        let entry = pool
-            .create(&reservation, enforcement, content, record)
-            .map_err(failed)?;
-        Ok(Volume::new(pool, &entry))
+        let entry = pool.create(&reservation, enforcement, record);
+        Ok(Volume::new(pool, &*entry.map_err(failed)?))
+    }
+
+    /// Makes a volume that is a copy. While its original must not be published, it is locked.
+    fn copy_in(
+        &self,
+        pool: &Pool,
+        work: &Work<'_>,
+        expected: Option<&Expected>,
+        (from, origin): &OriginIn,
+        (id, enforcement): (VolumeId, Enforcement),
+    ) -> Result<Arc<Entry>> {
+        let Creation {
+            volumes, request, ..
+        } = &self.creation;
+        let is_elsewhere = !std::ptr::eq(Arc::as_ptr(from), pool);
+        let reading = is_elsewhere.then(|| from.begin()).transpose()?;
+        let plan = pool.plan_copy(from, origin, reading.as_ref(), request.class.copies)?;
+        let _unpublished = match origin {
+            Origin::Volume(entry) => {
+                let source = entry.record.id.to_string();
+                volumes.settle_image(&plan, from, entry, Some(&source))?
+            }
+            Origin::Snapshot(_) => None,
+        };
+        let demand = Demand::Object(self.wanted.size);
+        let reservation = pool.reserve_new(work, id, demand, expected)?;
+        let _turn = plan.turn()?;
+        let record = record(id, self.wanted, enforcement, request);
+        Ok(plan.create(&reservation, enforcement, record)?)
     }
 }
 

@@ -9,12 +9,18 @@ use linux::quota::Enforcement;
 use objects::{ObjectId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{self, Deletion, Entry, Pool, Record, VolumeRecord, Work};
+use crate::pool::{self, CopyPolicy, Deletion, Entry, Origin, Pool, Record, VolumeRecord, Work};
 use crate::volume::admit::Arrival;
 use crate::volume::ids::parse_id;
 use crate::volume::locate::{Location, MoveCopy};
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
+
+/// Another disk shares no blocks, and nobody uses a volume that is being moved.
+const BYTE_BY_BYTE: CopyPolicy = CopyPolicy {
+    copy: true,
+    max_stall: None,
+};
 
 /// The outcome of a move, with the member that has the volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,10 +88,15 @@ impl Volumes {
         self.check_unused(from, entry, users, &step)?;
         let room = target.reserve::<VolumeRecord>(&work, id, None, size);
         let room = room.map_err(Error::of_new)?;
+        let origin = Origin::Volume(Arc::clone(entry));
+        let plan = target.plan_copy(from, &origin, Some(&reading), BYTE_BY_BYTE);
+        let plan = plan.map_err(Error::of_new)?;
+        let turn = plan.turn().map_err(Error::of_new)?;
         let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.
         self.memory.add_moved_from(&[id.pool()].into())?;
-        let copied = target.receive(&room, enforcement, from, from_id, &reading, entry);
+        let copied = Pool::receive(&plan, &room, enforcement, from_id, entry);
+        drop((turn, plan));
         copied.map_err(|error| match error {
             pool::Error::OutOfRange(
                 pool::OutOfRange::Content { unshared, .. }

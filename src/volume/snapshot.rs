@@ -10,7 +10,8 @@ use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{
-    Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord, format_of,
+    CopyPlan, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord,
+    format_of,
 };
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::class::{InUse, SnapshotClass};
@@ -100,14 +101,18 @@ impl Volumes {
             self.check_unpublished(&pool, &volume)?;
         }
         let work = pool.begin()?;
+        let origin = Origin::Volume(Arc::clone(&volume));
+        let plan = pool.plan_copy(&pool, &origin, None, request.class.copies)?;
         let unlocked = Some(&*request.source).filter(|_| !refuses);
-        let _unpublished = self.settle_image(&pool, &volume, unlocked)?;
-        let in_use = !self.published(&volume)?.is_empty();
-        let needs = pool.snapshot_needs(&volume)?;
+        let _unpublished = self.settle_image(&plan, &pool, &volume, unlocked)?;
+        let needs = plan.snapshot_needs()?;
         let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
-        let record = record(id, &volume, request, in_use);
-        let still_in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
-        let entry = pool.snapshot(&room, &volume, request.class.copies, record, &still_in_use)?;
+        let _turn = plan.turn()?;
+        let in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
+        let is_before = in_use()?;
+        let copied = plan.copy_for(&room, id)?;
+        let record = record(id, &volume, request, is_before || in_use()?);
+        let entry = copied.into_snapshot(record)?;
         Ok(Snapshot::new(&entry.record))
     }
 
@@ -116,6 +121,7 @@ impl Volumes {
     /// returned lock of `id` is dropped; `None`: it is locked already.
     pub(super) fn settle_image(
         &self,
+        plan: &CopyPlan<'_>,
         pool: &Pool,
         volume: &Arc<Entry>,
         id: Option<&str>,
@@ -123,7 +129,7 @@ impl Volumes {
         if volume.record.image.is_none() {
             return Ok(None);
         }
-        if !pool.shares_blocks(volume)? {
+        if !plan.shares_blocks() {
             let lock = id.map(|id| self.in_flight.lock_id(id)).transpose()?;
             self.check_unpublished(pool, volume)?;
             return Ok(lock);

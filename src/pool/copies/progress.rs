@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::advance::{CopiedBytes, Running};
 use crate::pool::base::Pool;
-use crate::pool::copies::job::CopyJob;
+use crate::pool::copies::plan::CopyJob;
 use crate::pool::reservation::Reservation;
 use crate::pool::store::error::Error;
 use crate::pool::store::record::{self, FORMAT, Method, Source};
@@ -105,24 +105,24 @@ impl<'a> Progress<'a> {
     ) -> Self {
         let now_at = Instant::now();
         let running = match job.copy {
-            Source::Volume(id) => Some((pool.advances.begin(id), job.content.known_bytes())),
+            Source::Volume(id) => Some((pool.advances.begin(id), job.plan.known_bytes())),
             Source::Snapshot(_) => None,
         };
         Self {
             pool,
             staged,
             reservation: job.reservation,
-            reading: job.content.reading,
+            reading: job.plan.reading,
             begun: CopyStatus {
                 format: FORMAT,
                 copy: job.copy,
-                of: job.content.origin.source(),
+                of: job.plan.origin.source(),
                 method,
                 started_at: now(),
                 entries: 0,
                 bytes: Bytes::ZERO,
             },
-            most: job.content.origin.most(),
+            most: job.plan.origin.most(),
             entries: AtomicU64::new(0),
             bytes: CopiedBytes::default(),
             running,

@@ -48,7 +48,7 @@ impl Copies {
 
 /// One of the copies that may run at once.
 #[derive(Debug)]
-pub(in crate::pool) struct Turn<'a>(&'a Copies);
+pub(crate) struct Turn<'a>(&'a Copies);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {

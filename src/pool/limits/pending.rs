@@ -7,7 +7,8 @@ use linux::quota::Enforcement;
 use objects::Bytes;
 
 use crate::pool::base::Pool;
-use crate::pool::copies::job::{CopyJob, Origin};
+use crate::pool::copies::origin::Origin;
+use crate::pool::copies::plan::CopyJob;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::Result;
@@ -17,7 +18,7 @@ impl Pool {
     /// The charges that a copy of a subvolume will retain: those that its source retains, and, of a
     /// volume, its own charge.
     pub(in crate::pool) fn retained_by(&self, job: &CopyJob<'_>) -> Result<Vec<RetainedCharge>> {
-        let entry = match job.content.origin {
+        let entry = match job.plan.origin {
             Origin::Snapshot(entry) => return Ok(self.state.existing(&entry.record.retains)),
             Origin::Volume(entry) => self.current(entry),
         };

@@ -1,4 +1,4 @@
-//! The description of a copy: its original, its policy, and the reservation for it.
+//! The originals of copies, and the policy of their classes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,12 +7,9 @@ use std::time::Duration;
 use linux::quota::Enforcement;
 use objects::Bytes;
 
-use crate::pool::base::Pool;
-use crate::pool::reservation::Reservation;
 use crate::pool::store::entry::{Entry, SnapshotEntry};
 use crate::pool::store::layout;
 use crate::pool::store::record::{Image, Method, Source};
-use crate::pool::work::Work;
 
 #[derive(Debug, Clone)]
 pub(crate) enum Origin {
@@ -105,28 +102,6 @@ impl Origin {
     }
 }
 
-/// The content of a new volume or snapshot that is a copy.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Content<'a> {
-    pub(crate) origin: &'a Origin,
-    /// The pool of the original: that of the copy, or another member of its set.
-    pub(crate) from: &'a Pool,
-    /// The work on the disk of the original, if that is another.
-    pub(crate) reading: Option<&'a Work<'a>>,
-    pub(crate) policy: CopyPolicy,
-}
-
-impl Content<'_> {
-    /// The bytes of the original, if they are counted.
-    pub(in crate::pool) fn known_bytes(&self) -> Option<u64> {
-        if let Origin::Volume(entry) = self.origin {
-            self.from.charge(entry).ok()??;
-        }
-        let disk = self.from.disk().ok()?;
-        self.from.content_bytes(&disk, self.origin).ok()
-    }
-}
-
 /// The parameters of a class about copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CopyPolicy {
@@ -134,13 +109,4 @@ pub struct CopyPolicy {
     pub copy: bool,
     /// The longest time that a file may be locked by its copy, if there is a bound.
     pub max_stall: Option<Duration>,
-}
-
-pub(in crate::pool) struct CopyJob<'a> {
-    pub(in crate::pool) content: Content<'a>,
-    /// The new volume or snapshot.
-    pub(in crate::pool) copy: Source,
-    pub(in crate::pool) reservation: &'a Reservation<'a>,
-    /// Its limit; zero for none.
-    pub(in crate::pool) limit: Bytes,
 }
