@@ -142,6 +142,8 @@ const METRICS: &[Metric] = &[
         "How many snapshots the pool has."),
     gauge("pool_copies", |pool| Some(pool.copies as u64),
         "How many snapshots, restores and clones are being copied file by file."),
+    gauge("pool_copies_waiting", |pool| Some(pool.copies_waiting as u64),
+        "How many snapshots, restores and clones wait for their turn to be copied file by file."),
     gauge("pool_enforces", |pool| Some(u64::from(pool.enforcement != Enforcement::None)),
         "Whether the kernel enforces the sizes of the pool's volumes; 0 while the pool is unavailable."),
     gauge("pool_volumes_not_enforced", |pool| Some(pool.not_enforced as u64),

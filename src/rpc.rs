@@ -4,6 +4,7 @@
 //! if the client hangs up.
 
 mod admin;
+mod client;
 mod controller;
 mod health;
 mod identity;
@@ -21,6 +22,7 @@ pub(crate) use node::NodeService;
 pub(crate) use topology::Topology;
 
 use std::any::Any;
+use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,8 +33,9 @@ use tonic::{Response, Status};
 
 use crate::error::{Code, Error, Operation, Result};
 use crate::metrics::Metrics;
-use crate::volume::Volumes;
+use crate::volume::{Caller, Volumes};
 
+use client::Client;
 use lists::Lists;
 
 /// The number of permits. It limits nothing, because each pool has a limit of its own.
@@ -55,6 +58,20 @@ pub(crate) struct Edge {
     /// Each call holds one until it ends.
     permits: Arc<Semaphore>,
     lists: Lists,
+}
+
+/// A call at work: the state of the services, and its caller.
+struct Call<'a> {
+    edge: &'a Edge,
+    caller: Caller,
+}
+
+impl Deref for Call<'_> {
+    type Target = Edge;
+
+    fn deref(&self) -> &Edge {
+        self.edge
+    }
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -105,8 +122,8 @@ impl Rpc {
 }
 
 /// Declares a service and implements it for a module of generated code. Each line is a method, with its request and
-/// the required field that names its object, its response, its properties and its work. Methods of another shape
-/// follow in braces.
+/// the required field that names its object, its response, its properties and its work, a function of [`Call`].
+/// Methods of another shape follow in braces.
 macro_rules! service {
     ($(#[$meta:meta])* $name:ident: $module:ident::$service:ident {
         $($method:ident($request:ident $(: $object:ident)?) -> $response:ident, $rpc:expr, $work:expr;)*
@@ -122,13 +139,15 @@ macro_rules! service {
                 &self,
                 request: tonic::Request<$module::$request>,
             ) -> Answer<$module::$response> {
+                let client = Client::of(request.metadata());
+                let caller = client.0.clone();
                 let request = request.into_inner();
                 let object = String::new() $(+ &request.$object)?;
                 let name = stringify!($request).trim_end_matches("Request");
-                let work: fn(&Edge, $module::$request) -> Result<$module::$response> = $work;
+                let work: fn(&Call<'_>, $module::$request) -> Result<$module::$response> = $work;
                 let work = move |edge: &Edge| {
                     $(request::required(stringify!($object), &*request.$object)?;)?
-                    work(edge, request)
+                    work(&Call { edge, caller }, request)
                 };
                 self.0.run(Rpc { name, ..$rpc }, object, work).await
             })*

@@ -28,7 +28,7 @@ use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::pool::{CALLS_AT_ONCE, Pool};
+use crate::pool::{CALLS_AT_ONCE, COPIES_WAITING, Pool};
 use crate::rpc::{
     AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,
     until_sent,
@@ -41,9 +41,9 @@ use socket::{Check, Connections, Endpoint};
 /// wake it for nothing.
 const WORKERS: usize = 1;
 
-/// Threads for each pool, all of which its disk may block: one for each call, one for health checks
-/// and one for metrics.
-const THREADS_OF_POOL: usize = CALLS_AT_ONCE + 2;
+/// Threads for each pool, all of which its disk may block: one for each call, one for health checks and one for metrics. Those
+/// of copies that wait for their turn come in addition.
+const THREADS_OF_POOL: usize = CALLS_AT_ONCE + COPIES_WAITING + 2;
 
 /// Threads for the work that needs no disk: loading, unpublishing, and calls that are answered from memory.
 const OTHER_THREADS: usize = 64;

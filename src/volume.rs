@@ -28,7 +28,9 @@ mod requests;
 mod snapshot;
 mod volumes;
 
-pub use crate::pool::{CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source};
+pub use crate::pool::{
+    Caller, CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source,
+};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use conversion::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState, NewImport};

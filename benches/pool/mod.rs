@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use objects::{AccessMode, Bytes};
 use rootcellar::volume::{
-    Capability, Class, CreateRequest, MEMBER_WAIT, PATIENCE, Settings, SourceId, Volume, Volumes,
+    Caller, Capability, Class, CreateRequest, MEMBER_WAIT, PATIENCE, Settings, SourceId, Volume,
+    Volumes,
 };
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
@@ -88,6 +89,7 @@ pub fn request(name: &str, source: Option<SourceId>) -> CreateRequest {
         class,
         source,
         excludes_node: false,
+        caller: Caller::default(),
     }
 }
 

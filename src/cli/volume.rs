@@ -61,8 +61,9 @@ pub(super) enum VolumeCommand {
     ///
     /// It empties a failing disk. Stop the pods of the volume before, because the server refuses a
     /// published one, and cordon the member, so that nothing new comes. The data is copied byte by byte;
-    /// a terminal and `volume list` show the progress. Snapshots stay in their member. The server goes on if this
-    /// command ends, and a repeated one waits for it, or reports that the volume is there.
+    /// a terminal and `volume list` show the progress. Snapshots stay in their member. While the other member makes four
+    /// copies already, the move waits for its turn, and does not begin if this command ends. After that the server goes on
+    /// without it, and a repeated command waits for the move, or reports that the volume is there.
     #[command(after_help = "Example:\n  rootcellar volume move ID --to disk2")]
     Move(MoveArgs),
     /// Make a directory of this node a volume, by a rename into a pool on the same filesystem or by a copy

@@ -29,6 +29,7 @@ impl Pool {
         let usable = free.filter(|_| !cordoned);
         let standing = usable.and_then(|_| self.standing(false));
         let kept_space = standing.map(|it| it.reported.0.saturating_sub(it.space.0));
+        let (copies, copies_waiting) = self.copies.count();
         PoolStatus {
             cordoned,
             kept_space: Bytes(kept_space.unwrap_or_default()),
@@ -38,7 +39,8 @@ impl Pool {
             available: usable.map_or(Bytes::ZERO, FreeSpace::available),
             limits_restored: self.limits_restored.load(Ordering::Relaxed),
             resisting: self.trash.resisting.load(Ordering::Relaxed),
-            copies: self.copies.running.load(Ordering::Relaxed),
+            copies,
+            copies_waiting,
             copied_entries: self.copies.entries.load(Ordering::Relaxed),
             copied_bytes: Bytes(self.copies.bytes.load(Ordering::Relaxed)),
             reclaimed: self.trash.removed.load(Ordering::Relaxed),

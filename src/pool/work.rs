@@ -74,6 +74,13 @@ impl Work<'_> {
         answer
     }
 
+    /// Waits for something that is not the disk. Meanwhile this is not at work: other calls can be, and the disk owes no
+    /// answer. Afterwards it is, even if as many calls as allowed are.
+    pub(super) fn pause<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let _pause = Pause::begin(self);
+        wait()
+    }
+
     /// As [`Work::advance`], for one of many short steps.
     pub(crate) fn step(&self) {
         if self
@@ -89,6 +96,22 @@ impl Work<'_> {
 impl Drop for Work<'_> {
     fn drop(&mut self) {
         self.pool.works.end(self.number, self.is_call);
+    }
+}
+
+/// A pause of a work, which ends when this is dropped.
+struct Pause<'a>(&'a Work<'a>);
+
+impl<'a> Pause<'a> {
+    fn begin(work: &'a Work<'a>) -> Self {
+        work.pool.works.end(work.number, work.is_call);
+        Self(work)
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.pool.works.go_on(self.0.number, self.0.is_call);
     }
 }
 

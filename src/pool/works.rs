@@ -64,6 +64,13 @@ impl Works {
         state.calls -= usize::from(is_call);
     }
 
+    /// Goes on with work after its [`Works::end`], without a limit.
+    pub(super) fn go_on(&self, number: u64, is_call: bool) {
+        let mut state = lock(&self.0);
+        state.waiting_since.insert(number, Instant::now());
+        state.calls += usize::from(is_call);
+    }
+
     /// The longest time since the disk answered, if work is in progress.
     pub(super) fn silence(&self) -> Option<Duration> {
         let state = lock(&self.0);

@@ -17,7 +17,7 @@ use crate::pool::{Enforced, ImportMethod, Unit};
 use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest, Undeleted};
 use paths::{text, texts};
 
-use super::{Answer, Edge, Rpc, request, service};
+use super::{Answer, Call, Client, Edge, Rpc, request, service};
 
 service! {
     /// Changes volumes in ways that CSI has no call for.
@@ -36,7 +36,8 @@ service! {
             Rpc::write(Operation::Volume), |edge, request| {
                 let to = request::required("to", &*request.to)?;
                 let users = if request.force { Users::Ignore } else { Users::Check };
-                let (pool, moved) = edge.volumes.move_to(&request.volume_id, to, users)?;
+                let moved = edge.volumes.move_to(&request.volume_id, to, users, &edge.caller);
+                let (pool, moved) = moved?;
                 let (outcome, from) = match moved {
                     Moved::From(from) => (MoveOutcome::Moved, from.to_string()),
                     Moved::Before => (MoveOutcome::Before, String::new()),

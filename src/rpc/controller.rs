@@ -13,7 +13,7 @@ use crate::csi::validate_volume_capabilities_response::Confirmed;
 use crate::error::{Error, Operation, Result};
 use crate::volume::{Capacity, Class, Snapshot, SnapshotFilter, Source, Volume};
 
-use super::{Answer, Edge, Rpc, Topology, request, service};
+use super::{Answer, Call, Client, Edge, Rpc, Topology, request, service};
 
 const DECLARED: [RpcType; 9] = [
     RpcType::CreateDeleteVolume,
@@ -32,7 +32,11 @@ service! {
     ControllerService: csi::Controller {
         create_volume(CreateVolumeRequest: name) -> CreateVolumeResponse,
             Rpc::write(Operation::CreateVolume), |edge, request| {
-                let volume = edge.volumes.create(&request::create(request, &edge.plugin.topology)?)?;
+                let volume = edge.volumes.create(&request::create(
+                    request,
+                    &edge.plugin.topology,
+                    &edge.caller,
+                )?)?;
                 Ok(csi::CreateVolumeResponse { volume: Some(message(&volume, &edge.plugin.topology)) })
             };
 
@@ -70,7 +74,7 @@ service! {
 
         create_snapshot(CreateSnapshotRequest: name) -> CreateSnapshotResponse,
             Rpc::write(Operation::CreateSnapshot), |edge, request| {
-                let request = request::snapshot(request, &edge.plugin.topology)?;
+                let request = request::snapshot(request, &edge.plugin.topology, &edge.caller)?;
                 let snapshot = edge.volumes.create_snapshot(&request)?;
                 let snapshot = Some(snapshot_message(&snapshot, &edge.plugin.topology));
                 Ok(csi::CreateSnapshotResponse { snapshot })
@@ -131,7 +135,7 @@ service! {
 
 /// An unsupported capability is an answer of this call, not an error.
 fn validate(
-    edge: &Edge,
+    edge: &Call<'_>,
     request: csi::ValidateVolumeCapabilitiesRequest,
 ) -> Result<csi::ValidateVolumeCapabilitiesResponse> {
     for capability in request::required("volume_capabilities", &*request.volume_capabilities)? {

@@ -12,7 +12,7 @@ use crate::csi::volume_usage::Unit;
 use crate::error::{Operation, Result};
 use crate::volume::Usage;
 
-use super::{Answer, Edge, Rpc, health, request, service};
+use super::{Answer, Call, Client, Edge, Rpc, health, request, service};
 
 const DECLARED: [RpcType; 5] = [
     RpcType::GetVolumeStats,

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::csi;
 use crate::error::{Error, OutOfRange, Result};
 use crate::volume::{
-    Class, CreateRequest, ExpandRequest, Parametrized, PublishRequest, SnapshotClass,
+    Caller, Class, CreateRequest, ExpandRequest, Parametrized, PublishRequest, SnapshotClass,
     SnapshotRequest, SourceId,
 };
 use limits::{MAX_MAP_BYTES, within_limit};
@@ -23,7 +23,11 @@ use limits::{MAX_MAP_BYTES, within_limit};
 use super::lists::PAGE;
 use super::topology::Topology;
 
-pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Result<CreateRequest> {
+pub(super) fn create(
+    request: csi::CreateVolumeRequest,
+    here: &Topology,
+    caller: &Caller,
+) -> Result<CreateRequest> {
     let name = request.name.parse()?;
     let messages = required("volume_capabilities", request.volume_capabilities)?;
     let capabilities = capabilities(&messages)?;
@@ -36,6 +40,7 @@ pub(super) fn create(request: csi::CreateVolumeRequest, here: &Topology) -> Resu
         source: request.volume_content_source.map(source).transpose()?,
         class: class(&request.parameters, &request.mutable_parameters)?,
         excludes_node: here.is_excluded_by(request.accessibility_requirements.as_ref()),
+        caller: caller.clone(),
     })
 }
 
@@ -60,6 +65,7 @@ fn source(content: csi::VolumeContentSource) -> Result<SourceId> {
 pub(super) fn snapshot(
     request: csi::CreateSnapshotRequest,
     here: &Topology,
+    caller: &Caller,
 ) -> Result<SnapshotRequest> {
     let source = required("source_volume_id", request.source_volume_id)?;
     let name = request.name.parse()?;
@@ -69,6 +75,7 @@ pub(super) fn snapshot(
         source,
         class: SnapshotClass::parse(&request.parameters)?,
         excludes_node: here.is_excluded_by(request.accessibility_requirements.as_ref()),
+        caller: caller.clone(),
     })
 }
 

@@ -19,6 +19,8 @@ use crate::csi::node_client::NodeClient;
 use crate::pool::PoolOptions;
 use crate::volume::Seams;
 
+mod turns;
+
 /// A server in this process.
 struct Running {
     dir: TempDir,

@@ -216,7 +216,7 @@ impl Placed<'_> {
         };
         let demand = Demand::Object(self.wanted.size);
         let reservation = pool.reserve_new(work, id, demand, expected)?;
-        let _turn = plan.turn()?;
+        let _turn = plan.turn(&reservation, &request.caller)?;
         let record = record(id, self.wanted, enforcement, request);
         Ok(plan.create(&reservation, enforcement, record)?)
     }

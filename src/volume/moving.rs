@@ -9,7 +9,9 @@ use linux::quota::Enforcement;
 use objects::{ObjectId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{self, CopyPolicy, Deletion, Entry, Origin, Pool, Record, VolumeRecord, Work};
+use crate::pool::{
+    self, Caller, CopyPolicy, Deletion, Entry, Origin, Pool, Record, VolumeRecord, Work,
+};
 use crate::volume::admit::Arrival;
 use crate::volume::ids::parse_id;
 use crate::volume::locate::{Location, MoveCopy};
@@ -34,7 +36,13 @@ pub enum Moved {
 
 impl Volumes {
     /// Moves a volume that nobody uses to another member of its set. It may be repeated.
-    pub fn move_to(&self, id: &str, to: &str, users: Users) -> Result<(PoolName, Moved)> {
+    pub fn move_to(
+        &self,
+        id: &str,
+        to: &str,
+        users: Users,
+        caller: &Caller,
+    ) -> Result<(PoolName, Moved)> {
         let parsed: VolumeId = parse_id(id)?;
         let _lock = self.in_flight.lock_to_delete(id)?;
         let location = self.locate_finished(parsed)?;
@@ -53,7 +61,7 @@ impl Volumes {
         self.check_unpublished(&from, &entry)?;
         check_movable(&entry.record)?;
         self.admit(&target, &Arrival::moved(&entry.record))?;
-        let committed = self.copy_over(&from, &entry, &target, enforcement, users);
+        let committed = self.copy_over(&from, &entry, &target, enforcement, users, caller);
         // After a failure, the disks decide which copy is the volume.
         let finished = self.locate(parsed);
         let finished = finished.and_then(|location| self.finish_move(parsed, &location));
@@ -79,6 +87,7 @@ impl Volumes {
         target: &Pool,
         enforcement: Enforcement,
         users: Users,
+        caller: &Caller,
     ) -> Result<()> {
         let id = entry.record.id;
         let (from_id, target_id) = (open_id(from)?, open_id(target)?);
@@ -91,7 +100,7 @@ impl Volumes {
         let origin = Origin::Volume(Arc::clone(entry));
         let plan = target.plan_copy(from, &origin, Some(&reading), BYTE_BY_BYTE);
         let plan = plan.map_err(Error::of_new)?;
-        let turn = plan.turn().map_err(Error::of_new)?;
+        let turn = plan.turn(&room, caller).map_err(Error::of_new)?;
         let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.
         self.memory.add_moved_from(&[id.pool()].into())?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use linux::quota::Enforcement;
 use objects::{Bytes, PoolName, VolumeId, VolumeName};
 
-use crate::pool::{Entry, Image, Parameters, Pool, Source};
+use crate::pool::{Caller, Entry, Image, Parameters, Pool, Source};
 use crate::volume::capability::Capability;
 use crate::volume::class::Class;
 
@@ -54,6 +54,7 @@ pub struct CreateRequest {
     pub class: Class,
     pub source: Option<SourceId>,
     pub excludes_node: bool,
+    pub caller: Caller,
 }
 
 /// The id of a source, as received.

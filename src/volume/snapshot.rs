@@ -10,8 +10,8 @@ use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::pool::{
-    CopyPlan, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord, VolumeRecord,
-    format_of,
+    Caller, CopyPlan, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord,
+    VolumeRecord, format_of,
 };
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::class::{InUse, SnapshotClass};
@@ -60,6 +60,7 @@ pub struct SnapshotRequest {
     pub source: String,
     pub class: SnapshotClass,
     pub excludes_node: bool,
+    pub caller: Caller,
 }
 
 /// A filter of snapshots. Both conditions must hold.
@@ -107,7 +108,7 @@ impl Volumes {
         let _unpublished = self.settle_image(&plan, &pool, &volume, unlocked)?;
         let needs = plan.snapshot_needs()?;
         let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
-        let _turn = plan.turn()?;
+        let _turn = plan.turn(&room, &request.caller)?;
         let in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
         let is_before = in_use()?;
         let copied = plan.copy_for(&room, id)?;

@@ -12,7 +12,7 @@ use rootcellar::error::{Code, Error, Operation, Refusal, Result};
 use rootcellar::host::Import;
 use rootcellar::pool::{ImportMethod, Memory};
 use rootcellar::volume::{
-    Class, ExpandRequest, ImportRequest, MEMBER_WAIT, NewImport, Settings, SourceId,
+    Caller, Class, ExpandRequest, ImportRequest, MEMBER_WAIT, NewImport, Settings, SourceId,
     UndeleteRequest,
 };
 use support::imports::{Lost, import_of, make_tree};
@@ -124,7 +124,7 @@ impl Scene {
         driver.delete_snapshot(&gone).unwrap();
         driver.delete(scene.id("back")).unwrap();
         driver
-            .move_to(scene.id("mover"), "b", Users::Check)
+            .move_to(scene.id("mover"), "b", Users::Check, &Caller::default())
             .unwrap();
         let grower = publish(scene.id("grower"), &scene.set.target("pod"));
         driver.publish(&grower).unwrap();
@@ -180,7 +180,9 @@ impl Scene {
                 for volume in NAMES {
                     self.make(volume);
                     let id = self.id(volume);
-                    self.driver().move_to(id, "b", Users::Check).unwrap();
+                    self.driver()
+                        .move_to(id, "b", Users::Check, &Caller::default())
+                        .unwrap();
                 }
                 self.driver = None;
                 for volume in NAMES.into_iter().chain(["mover"]) {
@@ -245,7 +247,7 @@ impl Scene {
             Purpose::Undelete => self.undelete("back"),
             Purpose::UndeleteSnapshot => self.undelete("gone"),
             Purpose::Move => {
-                let moved = driver.move_to(self.id("mover"), "a", Users::Check);
+                let moved = driver.move_to(self.id("mover"), "a", Users::Check, &Caller::default());
                 moved.map(drop)
             }
             Purpose::Expand => {

@@ -1,6 +1,8 @@
 //! Copies that take long: the calls that are possible meanwhile, the calls that are refused, and
 //! how the copies end.
 
+mod turns;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +30,8 @@ const A_FILE: &str = "a file";
 /// A disk whose files share no blocks, with a volume of many files and a snapshot of it.
 struct Scene {
     gate: Arc<Gate>,
+    /// Whether a directory cannot be made.
+    broken: Arc<AtomicBool>,
     rig: Rig,
     source: Volume,
     taken: Snapshot,
@@ -37,11 +41,14 @@ impl Scene {
     fn new() -> Self {
         let gate = Arc::new(Gate::default());
         let at_a_file = gate.clone();
+        let broken = Arc::new(AtomicBool::default());
+        let is_broken = broken.clone();
         let fakes = Fakes::planned(move |step, _| {
             if step == Step::CopyRange {
                 at_a_file.pass(OsStr::new(A_FILE));
             }
-            Ok(())
+            let fails = step == Step::Mkdir && is_broken.load(Ordering::Relaxed);
+            if fails { Err(Errno::IO) } else { Ok(()) }
         });
         let rig = Rig::with(Kind::Ext4, fakes);
         let source = rig.make("source", SIZE);
@@ -52,6 +59,7 @@ impl Scene {
         let taken = rig.snapshot("taken", &source).unwrap();
         Self {
             gate,
+            broken,
             rig,
             source,
             taken,

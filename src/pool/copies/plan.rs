@@ -8,13 +8,14 @@ use linux::os;
 use objects::{Bytes, Invalid};
 
 use crate::pool::base::Pool;
+use crate::pool::caller::Caller;
 use crate::pool::copies::origin::{CopyPolicy, Origin};
-use crate::pool::copies::running::Turn;
+use crate::pool::copies::running::{COPIES_AT_ONCE, Turn};
 use crate::pool::reservation::Reservation;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::error::{Busy, Error, Result};
 use crate::pool::store::record::{Method, Source};
-use crate::pool::store::refusal::Refusal;
+use crate::pool::store::refusal::{Refusal, Stopped};
 use crate::pool::work::Work;
 
 const OPEN: &str = "open the original of a copy";
@@ -117,13 +118,29 @@ impl<'a> CopyPlan<'a> {
         bytes.ok()
     }
 
-    /// Begins the copy, if it is permitted, unless as many as allowed are running. A copy of a subvolume needs no turn.
-    pub(crate) fn turn(&self) -> Result<Option<Turn<'a>>> {
-        self.check_permitted()?;
-        match self.method {
-            Method::Subvolume => Ok(None),
-            Method::Reflink | Method::Copy => self.to.copies.begin(self.to.name()).map(Some),
+    /// Waits for the turn of this copy, if it is permitted, as long as its caller waits. A copy of a subvolume needs none.
+    ///
+    /// The space is reserved before, so that a full disk refuses the copy at once, and the copies that wait count in the
+    /// capacity. Meanwhile the call is not at work on any disk.
+    pub(crate) fn turn(
+        &self,
+        reservation: &Reservation<'_>,
+        caller: &Caller,
+    ) -> Result<Option<Turn<'a>>> {
+        if self.method == Method::Subvolume {
+            return Ok(None);
         }
+        self.check_permitted()?;
+        let wait = || self.to.copies.turn(caller, &|| self.check_usable());
+        let turn = reservation.work.pause(|| match self.reading {
+            Some(reading) => reading.pause(wait),
+            None => wait(),
+        })?;
+        let busy = || {
+            let (pool, running) = (self.to.name().clone(), COPIES_AT_ONCE);
+            Error::Busy(Busy::Copies { pool, running })
+        };
+        turn.ok_or_else(busy).map(Some)
     }
 
     /// Fails if the policy, or the filesystem, does not permit the method.
@@ -144,6 +161,14 @@ impl<'a> CopyPlan<'a> {
             return Err(Refusal::ImageOfOtherPool { of, pool }.into());
         }
         Ok(())
+    }
+
+    /// Fails if the driver stops, or a pool of the copy cannot be used.
+    fn check_usable(&self) -> Result<()> {
+        if self.to.copies.is_stopped() {
+            return Err(Error::Stopped(Stopped::Copying(self.origin.source())));
+        }
+        self.unavailable().map_or(Ok(()), Err)
     }
 
     /// The error of a pool of the copy that cannot be used, if there is one.

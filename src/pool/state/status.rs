@@ -45,6 +45,8 @@ pub struct PoolStatus {
     pub resisting: usize,
     /// The number of copies that are made file by file now.
     pub copies: usize,
+    /// The number of copies that wait for their turn.
+    pub copies_waiting: usize,
     /// The number of files and directories copied since start.
     pub copied_entries: u64,
     /// The disk usage of the files copied since start.

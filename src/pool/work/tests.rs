@@ -102,3 +102,20 @@ fn short_steps_advance_now_and_then() {
     }
     assert!(pool.silence() < Some(before));
 }
+
+/// Proves: DK6, DK7.
+#[test]
+fn paused_work_is_neither_silence_nor_a_call_at_work() {
+    let (_dir, pool) = pool();
+    let mut calls: Vec<_> = (0..CALLS_AT_ONCE).map(|_| pool.begin().unwrap()).collect();
+    let paused = calls.pop().unwrap();
+    let other = paused.pause(|| pool.begin().unwrap());
+    assert!(pool.begin().is_err(), "the paused work is at work again");
+    calls.push(other);
+    drop(calls);
+    wait_for_silence(&pool);
+    assert_eq!(paused.pause(|| pool.silence()), None);
+    wait_for_silence(&pool);
+    drop(paused);
+    assert_eq!(pool.silence(), None);
+}

@@ -17,6 +17,11 @@ fn here() -> Topology {
     }
 }
 
+/// As [`super::create`], for a caller without a deadline.
+fn create(message: csi::CreateVolumeRequest, here: &Topology) -> Result<CreateRequest> {
+    super::create(message, here, &Caller::default())
+}
+
 fn mount(mode: Mode, fs_type: &str, mount_flags: &[&str]) -> csi::VolumeCapability {
     let mount = MountVolume {
         fs_type: fs_type.into(),

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use objects::Bytes;
 use rootcellar::check::{About, Level};
-use rootcellar::volume::{CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
+use rootcellar::volume::{Caller, CreateRequest, SnapshotClass, SnapshotRequest, SourceId};
 use serde_json::Value;
 
 use super::{assert_limits_are_well, assert_well, of_level, report_on, wrong};
@@ -29,6 +29,7 @@ fn copied() -> Rig {
         source: volume.id.to_string(),
         class: SnapshotClass::default(),
         excludes_node: false,
+        caller: Caller::default(),
     };
     let snapshot = rig.driver().create_snapshot(&request).unwrap();
     for (name, source) in [

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use linux::os::Step;
 use rootcellar::error::Error;
+use rootcellar::volume::Caller;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use support::faults::{End, Gate, Opened};
@@ -156,7 +157,9 @@ fn a_moved_volume_with_copies_keeps_its_id() {
         _ => "a",
     };
     let id = volume.id.to_string();
-    driver.move_to(&id, to, linux::mount::Users::Check).unwrap();
+    driver
+        .move_to(&id, to, linux::mount::Users::Check, &Caller::default())
+        .unwrap();
     let home = node.path("disks").join(to).join("volumes");
     rewrite(&directory_of(&home, "pvc").join("data/file"), 40).unwrap();
     driver.create_snapshot(&snapshot("s", volume.id)).unwrap();
@@ -181,7 +184,7 @@ fn a_disk_that_is_away_may_have_a_newer_object() {
         let volume = driver.create(&create("pvc", 8 * MIB)).unwrap();
         let id = volume.id.to_string();
         driver
-            .move_to(&id, "b", linux::mount::Users::Check)
+            .move_to(&id, "b", linux::mount::Users::Check, &Caller::default())
             .unwrap();
         driver.delete(&id).unwrap();
         set.unmount("b");

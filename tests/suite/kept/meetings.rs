@@ -7,7 +7,7 @@ use linux::os::Os;
 use objects::{ObjectId, VolumeId};
 use rootcellar::error::Error;
 use rootcellar::pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
-use rootcellar::volume::SourceId;
+use rootcellar::volume::{Caller, SourceId};
 use serde_json::Value;
 use support::faults::{Gate, Opened};
 use support::{NODE, publish, unmount};
@@ -191,7 +191,9 @@ fn a_kept_volume_comes_back_to_a_cordoned_member_and_moves() {
     let pool = find_id(&memory, &options).unwrap();
     memory.set_cordoned(&[pool], true).unwrap();
     undelete(&driver, &volume, None).unwrap();
-    driver.move_to(&id, "b", Users::Check).unwrap();
+    driver
+        .move_to(&id, "b", Users::Check, &Caller::default())
+        .unwrap();
     assert_eq!(fs::read(file(&set, "b")).unwrap(), b"kept");
     // The copy that the move left is not kept.
     assert!(names(&set.member("a").join(".rootcellar/kept")).is_empty());
@@ -252,15 +254,21 @@ fn a_moved_volume_returns_to_its_kept_snapshot() {
     fs::write(data(home, "pvc"), "before").unwrap();
     let taken = driver.create_snapshot(&snapshot("taken", &id)).unwrap();
     let taken = taken.id.to_string();
-    driver.move_to(&id, other, Users::Check).unwrap();
+    driver
+        .move_to(&id, other, Users::Check, &Caller::default())
+        .unwrap();
     fs::write(data(other, "pvc"), "after").unwrap();
-    let refused = driver.move_to(&id, home, Users::Check).unwrap_err();
+    let refused = driver
+        .move_to(&id, home, Users::Check, &Caller::default())
+        .unwrap_err();
     assert!(
         refused.to_string().contains("still has snapshots"),
         "{refused}"
     );
     driver.delete_snapshot(&taken).unwrap();
-    driver.move_to(&id, home, Users::Check).unwrap();
+    driver
+        .move_to(&id, home, Users::Check, &Caller::default())
+        .unwrap();
     assert_eq!(fs::read(data(home, "pvc")).unwrap(), b"after");
     let request = UndeleteRequest {
         id: taken.clone(),
@@ -337,7 +345,9 @@ fn of_two_members_with_one_id_the_entry_chooses() {
     require!(mount_namespace);
     let (set, driver, volume) = two_members();
     let id = volume.id.to_string();
-    driver.move_to(&id, "b", Users::Check).unwrap();
+    driver
+        .move_to(&id, "b", Users::Check, &Caller::default())
+        .unwrap();
     driver.delete(&id).unwrap();
     let again = driver.create(&create("pvc", 8 * MIB)).unwrap();
     assert_eq!(again.id, volume.id);

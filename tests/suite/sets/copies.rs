@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use objects::ObjectId;
 use rootcellar::error::Result;
 use rootcellar::volume::{
-    Class, CopyPolicy, CreateRequest, SnapshotClass, SnapshotRequest, SourceId, Volume, Volumes,
+    Caller, Class, CopyPolicy, CreateRequest, SnapshotClass, SnapshotRequest, SourceId, Volume,
+    Volumes,
 };
 
 use super::{Code, MIB, MemorySet, Operation, assert_code, create};
@@ -69,6 +70,7 @@ fn a_copy_goes_to_another_member_if_its_sources_is_full() {
             ..SnapshotClass::default()
         },
         excludes_node: false,
+        caller: Caller::default(),
     };
     let snapshot = driver.create_snapshot(&request).unwrap().id.to_string();
     let beside = SourceId::Volume(near.id.to_string());

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use rootcellar::error::Result;
 use rootcellar::volume::{
-    Class, CreateRequest, ExpandRequest, SnapshotRequest, SourceId, Volume, Volumes,
+    Caller, Class, CreateRequest, ExpandRequest, SnapshotRequest, SourceId, Volume, Volumes,
 };
 
 use super::{
@@ -198,6 +198,7 @@ fn a_volume_with_a_whole_disk_has_no_copies() {
         source: id.clone(),
         class: rootcellar::volume::SnapshotClass::default(),
         excludes_node: false,
+        caller: Caller::default(),
     };
     let refused = driver.create_snapshot(&snapshot).unwrap_err();
     assert_code(

@@ -18,7 +18,7 @@ use linux::quota::{self, Enforcement, Quota, Quotas};
 use objects::{ObjectId, PoolId, PoolName, VolumeId};
 use rootcellar::error::{Error, Refusal};
 use rootcellar::pool::{Memory, retire};
-use rootcellar::volume::{ExpandRequest, Moved, Settings, SourceId, Volume};
+use rootcellar::volume::{Caller, ExpandRequest, Moved, Settings, SourceId, Volume};
 use serde_json::Value;
 
 use super::{Bytes, Code, Duration, MIB, MemorySet, Operation, Running, assert_code, create};
@@ -128,7 +128,7 @@ fn name(pool: &str) -> PoolName {
 /// Moves the volume, and asserts that it was in another member before.
 fn moves(driver: &Running, volume: &Volume, to: &str, from: &str) {
     let moved = driver
-        .move_to(&volume.id.to_string(), to, Users::Check)
+        .move_to(&volume.id.to_string(), to, Users::Check, &Caller::default())
         .unwrap();
     let (pool, from) = (name(&format!("set/{to}")), name(&format!("set/{from}")));
     assert_eq!(moved, (pool, Moved::From(from)));
@@ -183,7 +183,12 @@ fn a_volume_moves_to_another_member_and_back() {
     for (from, to) in [("a", "b"), ("b", "c"), ("c", "b"), ("b", "a")] {
         moves(&driver, &volume, to, from);
         assert_in(&node, &driver, &volume, to);
-        let again = driver.move_to(&volume.id.to_string(), &format!("set/{to}"), Users::Check);
+        let again = driver.move_to(
+            &volume.id.to_string(),
+            &format!("set/{to}"),
+            Users::Check,
+            &Caller::default(),
+        );
         assert_eq!(again.unwrap().1, Moved::Before);
         node.wait_for_trash_of(from);
         assert_eq!(volumes_in(&node, from), 0, "{from}");
@@ -252,7 +257,9 @@ fn a_published_moved_volume_is_known_after_a_restart() {
     driver.publish(&publish(&id, &target)).unwrap();
     drop(driver);
     let driver = node.volumes_with(node.settings(), &fakes);
-    let refused = driver.move_to(&id, "a", Users::Check).unwrap_err();
+    let refused = driver
+        .move_to(&id, "a", Users::Check, &Caller::default())
+        .unwrap_err();
     assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
     assert!(refused.to_string().contains(target.to_str().unwrap()));
     driver.unpublish(&id, &target).unwrap();
@@ -284,7 +291,9 @@ fn a_move_is_refused() {
     let cordoned = [pool_id(&driver, "b")];
     memory(&node).set_cordoned(&cordoned, true).unwrap();
     let refused = |id: &str, to: &str, code: Code, says: &str| {
-        let refused = driver.move_to(id, to, Users::Check).unwrap_err();
+        let refused = driver
+            .move_to(id, to, Users::Check, &Caller::default())
+            .unwrap_err();
         assert_eq!(code_of(&refused), code, "{refused}");
         assert!(refused.to_string().contains(says), "{refused}");
     };
@@ -323,7 +332,9 @@ fn only_a_volume_without_pods_is_moved() {
     let id = volume.id.to_string();
     let target = node.target("pod");
     driver.publish(&publish(&id, &target)).unwrap();
-    let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+    let refused = driver
+        .move_to(&id, "b", Users::Check, &Caller::default())
+        .unwrap_err();
     assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
     let target_shown = target.to_str().unwrap();
     assert!(refused.to_string().contains(target_shown), "{refused}");
@@ -377,7 +388,9 @@ fn a_moved_volume_on_a_missing_disk_keeps_its_id() {
     for refused in [
         driver.delete(&id).map(drop),
         driver.get(&id).map(drop),
-        driver.move_to(&id, "a", Users::Check).map(drop),
+        driver
+            .move_to(&id, "a", Users::Check, &Caller::default())
+            .map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(
@@ -461,7 +474,9 @@ fn a_move_loses_no_limit() {
         let id = volume.id.to_string();
         let limits = || quota.limits().into_values().collect::<Vec<_>>();
         if enforced == "a" {
-            let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+            let refused = driver
+                .move_to(&id, "b", Users::Check, &Caller::default())
+                .unwrap_err();
             assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
             assert!(
                 refused.to_string().contains("set/b enforces none"),
@@ -511,7 +526,7 @@ fn a_volume_that_is_being_moved_is_never_missed() {
         for _ in 0..10 {
             for to in ["b", "a"] {
                 eventually("the volume is moved", || {
-                    match driver.move_to(&id, to, Users::Check) {
+                    match driver.move_to(&id, to, Users::Check, &Caller::default()) {
                         Ok(_) => true,
                         // A process that another test starts has these files open until the end of its exec.
                         Err(Error::Precondition(Refusal::InUse { .. })) => false,

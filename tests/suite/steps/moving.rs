@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::fixture::{Script, Trouble};
 use super::*;
 use linux::mount::Users;
+use rootcellar::volume::Caller;
 use support::memory::MemorySet;
 use support::{Fakes, Running, directory_of, eventually, names, require};
 
@@ -52,7 +53,9 @@ impl Moving {
     }
 
     fn moves(&self) -> bool {
-        let moved = self.driver().move_to(&self.id, "b", Users::Ignore);
+        let moved = self
+            .driver()
+            .move_to(&self.id, "b", Users::Ignore, &Caller::default());
         moved.inspect_err(|error| eprintln!("{error}")).is_ok()
     }
 

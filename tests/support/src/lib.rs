@@ -50,8 +50,8 @@ use linux::quota::{KernelQuotas, Quotas};
 use objects::{AccessMode, Bytes, VolumeName};
 use rootcellar::pool::{Pool, PoolOptions, Unavailable};
 use rootcellar::volume::{
-    Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PATIENCE, PublishRequest, Seams,
-    Settings, SnapshotClass, SnapshotRequest, Volumes,
+    Caller, Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PATIENCE, PublishRequest,
+    Seams, Settings, SnapshotClass, SnapshotRequest, Volumes,
 };
 
 use crate::disk::Disk;
@@ -446,6 +446,7 @@ pub fn create(volume: &str, size: u64) -> CreateRequest {
         class: Class::default(),
         source: None,
         excludes_node: false,
+        caller: Caller::default(),
     }
 }
 
@@ -462,6 +463,7 @@ pub fn snapshot(name: &str, of: impl Display) -> SnapshotRequest {
             ..SnapshotClass::default()
         },
         excludes_node: false,
+        caller: Caller::default(),
     }
 }
 

@@ -67,7 +67,9 @@ fn a_volume_leaves_a_full_disk() {
             std::fs::set_permissions(file, readable).unwrap();
         }));
         let driver = on.driver(&changes.fakes());
-        let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
+        let refused = driver
+            .move_to(&id, "b", Users::Ignore, &Caller::default())
+            .unwrap_err();
         changes.assert_done();
         assert!(
             refused.to_string().contains("changed meanwhile; stop"),
@@ -76,7 +78,7 @@ fn a_volume_leaves_a_full_disk() {
         );
         assert_eq!(driver.get(&id).unwrap(), volume, "{}", disk.name);
 
-        let moved = driver.move_to(&id, "b", Users::Check);
+        let moved = driver.move_to(&id, "b", Users::Check, &Caller::default());
         let moved = moved.unwrap_or_else(|refused| panic!("{}: {refused}", disk.name));
         assert_eq!(moved.1, Moved::From(name("set/a")), "{}", disk.name);
         let content = std::fs::read(on.file("b")).unwrap();
@@ -84,7 +86,9 @@ fn a_volume_leaves_a_full_disk() {
         run(Command::new("rm").arg("-r").arg(&other));
         eventually("the volume returns", || {
             driver.check_pools();
-            driver.move_to(&id, "a", Users::Check).is_ok()
+            driver
+                .move_to(&id, "a", Users::Check, &Caller::default())
+                .is_ok()
         });
         let content = std::fs::read(on.file("a")).unwrap();
         assert_eq!(content, b"content", "{}", disk.name);
@@ -108,7 +112,9 @@ fn a_move_that_shared_blocks_make_too_large_says_so() {
         .arg("--reflink=always")
         .arg(&file)
         .arg(&again));
-    let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+    let refused = driver
+        .move_to(&id, "b", Users::Check, &Caller::default())
+        .unwrap_err();
     let text = refused.to_string();
     assert!(text.contains("does not fit into its size"), "{text}");
     assert!(
@@ -118,5 +124,7 @@ fn a_move_that_shared_blocks_make_too_large_says_so() {
     assert_eq!(driver.get(&id).unwrap(), volume);
 
     std::fs::remove_file(again).unwrap();
-    driver.move_to(&id, "b", Users::Check).unwrap();
+    driver
+        .move_to(&id, "b", Users::Check, &Caller::default())
+        .unwrap();
 }

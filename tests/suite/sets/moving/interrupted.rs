@@ -101,7 +101,9 @@ fn an_interrupted_move_waits_for_the_missing_disk() {
             driver.publish(&publish(&id, &target)),
             driver.create(&create("v", SIZE)).map(drop),
             driver.create_snapshot(&snapshot("s", &id)).map(drop),
-            driver.move_to(&id, present, Users::Check).map(drop),
+            driver
+                .move_to(&id, present, Users::Check, &Caller::default())
+                .map(drop),
         ] {
             let refused = refused.unwrap_err();
             assert_eq!(
@@ -157,7 +159,9 @@ fn a_person_decides_about_a_copy_whose_other_disk_is_lost() {
                 assert_eq!(volumes_in(&node, present), 0);
                 continue;
             }
-            let moved = driver.move_to(&id, present, Users::Check).unwrap();
+            let moved = driver
+                .move_to(&id, present, Users::Check, &Caller::default())
+                .unwrap();
             assert_eq!(moved, (name(&format!("set/{present}")), Moved::Recovered));
             assert_eq!(driver.get(&id).unwrap().pool.member(), Some(present));
             assert_eq!(std::fs::read(file(&node, present)).unwrap(), b"old");
@@ -270,7 +274,9 @@ fn two_volumes_of_one_id_are_refused() {
         driver.get(&id).map(drop),
         driver.delete(&id),
         driver.publish(&publish(&id, &target)),
-        driver.move_to(&id, "a", Users::Check).map(drop),
+        driver
+            .move_to(&id, "a", Users::Check, &Caller::default())
+            .map(drop),
     ] {
         let refused = refused.unwrap_err();
         assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");

@@ -79,7 +79,9 @@ fn a_volume_that_a_process_uses_is_not_moved() {
             unpublish();
             left
         };
-        let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+        let refused = driver
+            .move_to(&id, "b", Users::Check, &Caller::default())
+            .unwrap_err();
         assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
         let process = format!("process {} ", left.0.id());
         for part in [says, &process] {
@@ -89,7 +91,9 @@ fn a_volume_that_a_process_uses_is_not_moved() {
         assert_in(&node, &driver, &volume, "a");
     }
     let _left = Left::start(&node, &format!("exec 9<{}", data.display()));
-    driver.move_to(&id, "b", Users::Ignore).unwrap();
+    driver
+        .move_to(&id, "b", Users::Ignore, &Caller::default())
+        .unwrap();
     assert_in(&node, &driver, &volume, "b");
 }
 
@@ -134,7 +138,9 @@ fn a_volume_with_a_hidden_user_is_not_moved() {
     for (prepare, says) in uses {
         let left = Left::start(&node, &prepare);
         let id = volume.id.to_string();
-        let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+        let refused = driver
+            .move_to(&id, "b", Users::Check, &Caller::default())
+            .unwrap_err();
         assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
         assert!(refused.to_string().contains(says), "{prepare}: {refused}");
         drop(left);
@@ -164,7 +170,12 @@ fn a_child_that_is_being_started_uses_nothing() {
     });
     reached.read_exact(&mut [0]).unwrap();
     drop(open);
-    let moved = driver.move_to(&volume.id.to_string(), "b", Users::Check);
+    let moved = driver.move_to(
+        &volume.id.to_string(),
+        "b",
+        Users::Check,
+        &Caller::default(),
+    );
     ending.write_all(b"x").unwrap();
     child.join().unwrap().unwrap();
     moved.unwrap();
@@ -198,7 +209,9 @@ fn a_server_that_sees_no_processes_moves_nothing() {
         };
         let driver = node.volumes_with(settings, &Fakes::default());
         let id = volume.id.to_string();
-        let refused = driver.move_to(&id, "b", Users::Check).unwrap_err();
+        let refused = driver
+            .move_to(&id, "b", Users::Check, &Caller::default())
+            .unwrap_err();
         assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
         assert!(refused.to_string().contains("--proc"), "{refused}");
         assert_in(&node, &driver, &volume, "a");
@@ -306,7 +319,9 @@ fn a_write_during_a_move_is_not_lost() {
             let changes = Arc::new(Changes::new(at, file(&node, "a"), change));
             let driver = node.volumes_with(node.settings(), &changes.fakes());
             let id = volume.id.to_string();
-            let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
+            let refused = driver
+                .move_to(&id, "b", Users::Ignore, &Caller::default())
+                .unwrap_err();
             changes.assert_done();
             assert_eq!(code_of(&refused), Code::FailedPrecondition, "{refused}");
             let says = "changed meanwhile; stop";
@@ -325,7 +340,9 @@ fn a_write_during_a_move_is_not_lost() {
             };
             assert_eq!(found.as_deref(), expected, "{at:?}: {name}");
             // It is moved when it rests.
-            driver.move_to(&id, "b", Users::Check).unwrap();
+            driver
+                .move_to(&id, "b", Users::Check, &Caller::default())
+                .unwrap();
             assert_eq!(std::fs::read(file(&node, "b")).ok(), found);
         }
     }
@@ -396,7 +413,9 @@ fn a_write_through_a_mapping_is_not_lost() {
 /// Asserts that a volume is not moved because of a change.
 fn assert_not_moved(driver: &Running, volume: &Volume, changes: &Changes) {
     let id = volume.id.to_string();
-    let refused = driver.move_to(&id, "b", Users::Ignore).unwrap_err();
+    let refused = driver
+        .move_to(&id, "b", Users::Ignore, &Caller::default())
+        .unwrap_err();
     changes.assert_done();
     assert!(
         refused.to_string().contains("changed meanwhile; stop"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use linux::mount::Users;
 use linux::os::Step;
 use rootcellar::error::{Code, Operation as Call};
+use rootcellar::volume::Caller;
 
 use super::control::Kill;
 use super::operations::{Operation, with_kept};
@@ -71,15 +72,15 @@ impl Scene {
     /// As [`Scene::relocate`]; returns whether it is there.
     pub fn moves(&self, volume: &str) -> bool {
         self.driver()
-            .move_to(&self.id_of(volume), "b", Users::Ignore)
+            .move_to(&self.id_of(volume), "b", Users::Ignore, &Caller::default())
             .is_ok()
     }
 
     /// Moves a volume to the second member, or finds it there.
     pub fn relocate(&self, volume: &str) {
-        let moved = self
-            .driver()
-            .move_to(&self.id_of(volume), "b", Users::Ignore);
+        let moved =
+            self.driver()
+                .move_to(&self.id_of(volume), "b", Users::Ignore, &Caller::default());
         assert!(moved.is_ok(), "{volume} is not moved: {moved:?}");
     }
 

@@ -16,8 +16,8 @@ use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::pool::{ImageContent, PoolStatus};
 use rootcellar::volume::{
-    CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass, SnapshotFilter,
-    SnapshotRequest, SourceId, UndeleteRequest,
+    Caller, CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass,
+    SnapshotFilter, SnapshotRequest, SourceId, UndeleteRequest,
 };
 
 use super::control::{Control, Kill};
@@ -332,6 +332,7 @@ impl Scene {
                 ..SnapshotClass::default()
             },
             excludes_node: false,
+            caller: Caller::default(),
         };
         self.driver().create_snapshot(&request).is_ok()
     }
