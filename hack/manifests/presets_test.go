@@ -166,7 +166,7 @@ func TestProvisioner(t *testing.T) {
 			"--csi-address=/csi/csi.sock", "--node-deployment", "--strict-topology", "--immediate-topology=false",
 			"--enable-capacity", "--capacity-poll-interval=5s", "--kube-api-capacity-qps=5", "--kube-api-capacity-burst=20",
 			"--capacity-ownerref-level=0", "--extra-create-metadata",
-			"--snapshot-orphan-sweep-interval=0", "--worker-threads=5", "--timeout=60s",
+			"--snapshot-orphan-sweep-interval=0", "--worker-threads=64", "--timeout=60s",
 			"--kube-api-qps=50", "--kube-api-burst=100", "--http-endpoint=0.0.0.0:9810",
 		})
 	})
