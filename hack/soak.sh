@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the tests under load, with the server killed every second, and the fuzz tests, repeatedly for the given time.
+# Runs the tests under load, with the server killed every second, and the fuzz tests, for the given time.
 # Prints their progress. Last line: N passed, N failed, N skipped.
 #
 # Needs: the parts of hack/setup.sh; root, for the loop mounts.
@@ -45,7 +45,8 @@ suite() {
 
 cargo test --locked --test suite --no-run
 until=$(($(date +%s) + seconds))
-suite "$reports/load.log" load:: &
+# All at once, because most of them wait for a disk or a start.
+(export RUST_TEST_THREADS=8 && suite "$reports/load.log" load::) &
 load=$!
 turn=0
 while [ "$turn" -eq 0 ] || [ "$(date +%s)" -lt "$until" ]; do

@@ -3,6 +3,7 @@
 
 mod caller;
 mod expected;
+mod mixed;
 mod process_stats;
 
 use std::collections::BTreeSet;
@@ -266,8 +267,8 @@ fn directories(disk: &LoopMount) -> Vec<PathBuf> {
     directories.map(|name| volumes.join(name)).collect()
 }
 
-/// Waits for all callers. A failed assertion of a caller ends the test.
-async fn all(mut working: JoinSet<Caller>) -> Vec<Caller> {
+/// Waits for all callers or clients. A failed assertion of one ends the test.
+async fn all<C: 'static>(mut working: JoinSet<C>) -> Vec<C> {
     let mut callers = Vec::new();
     while let Some(joined) = working.join_next().await {
         callers.push(joined.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())));
@@ -320,7 +321,12 @@ async fn moment(random: &mut Random, tally: &Tally, server: &Server) {
     if pause > 0 {
         return;
     }
-    let enough = tally.answered() + 1 + random.below(400) as u64;
+    some_calls(random, 400, tally, server).await;
+}
+
+/// Waits until the server has answered a random number of calls up to the bound.
+async fn some_calls(random: &mut Random, bound: usize, tally: &Tally, server: &Server) {
+    let enough = tally.answered() + 1 + random.below(bound) as u64;
     let what = format!("calls are answered: {}", server.log());
     soon(&what, async || tally.answered() >= enough).await;
 }

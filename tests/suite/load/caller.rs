@@ -31,7 +31,7 @@ const SIZES: [i64; 3] = [16 << 10, 32 << 10, 48 << 10];
 const CALL_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// The pause before a call that cannot be answered now is repeated.
-const PAUSE: Duration = Duration::from_millis(5);
+pub const PAUSE: Duration = Duration::from_millis(5);
 
 /// The counters of all callers together.
 #[derive(Debug, Default)]
@@ -43,6 +43,16 @@ pub struct Tally {
 impl Tally {
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
+    }
+
+    /// Counts a call.
+    pub fn count(&self, is_answered: bool) {
+        let counter = if is_answered {
+            &self.answered
+        } else {
+            &self.unanswered
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -67,7 +77,7 @@ pub fn clients(socket: &Path) -> Clients {
 }
 
 /// Waits for an answer, and separates errors of the driver from errors of the connection.
-async fn ended<T>(answer: impl Future<Output = Result<T, Status>>) -> Outcome<T> {
+pub async fn ended<T>(answer: impl Future<Output = Result<T, Status>>) -> Outcome<T> {
     let answer = tokio::time::timeout(CALL_TIMEOUT, answer).await;
     match answer.expect("a call is answered, or its connection ends") {
         Ok(done) => Outcome::Done(done),
@@ -153,11 +163,7 @@ impl Caller {
     /// Counts a call, records it, and waits a moment if the server is absent.
     async fn count<T: std::fmt::Debug>(&mut self, index: usize, call: String, end: &Outcome<T>) {
         self.volumes[index].note(format!("{call}: {end:?}"));
-        let counter = match end {
-            Outcome::Unanswered => &self.tally.unanswered,
-            _ => &self.tally.answered,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+        self.tally.count(!matches!(end, Outcome::Unanswered));
         if matches!(end, Outcome::Unanswered | Outcome::NotNow) {
             tokio::time::sleep(PAUSE).await;
         }
