@@ -31,15 +31,23 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
 /// A driver that mounts images, over one pool on a disk of its own.
-struct Rig {
+pub struct Rig {
     base: DriverNode,
 }
 
 support::extends!(Rig, base: DriverNode);
 
 impl Rig {
-    fn new(disk: Disk) -> Self {
+    pub fn new(disk: Disk) -> Self {
         Self::sized(disk, 1 << 30)
+    }
+
+    /// As [`Rig::new`], with a pool that keeps deleted objects.
+    pub fn keeping(disk: Disk) -> Self {
+        let mut rig = Self::new(disk);
+        rig.options = ",keep=1h";
+        rig.start();
+        rig
     }
 
     fn sized(disk: Disk, size: u64) -> Self {
@@ -57,23 +65,23 @@ impl Rig {
         }
     }
 
-    fn image(&self, volume: &str, size: u64) -> Volume {
+    pub fn image(&self, volume: &str, size: u64) -> Volume {
         self.driver().create(&image(volume, size)).unwrap()
     }
 
-    fn file(&self, volume: &str) -> PathBuf {
+    pub fn file(&self, volume: &str) -> PathBuf {
         let volumes = self.node.pool().join("volumes");
         directory_of(&volumes, volume).join("data/disk.img")
     }
 
-    fn publish(&self, volume: &Volume, pod: &str) -> PathBuf {
+    pub fn publish(&self, volume: &Volume, pod: &str) -> PathBuf {
         let target = self.node.target(pod);
         let request = publish(&volume.id.to_string(), &target);
         self.driver().publish(&request).unwrap();
         target
     }
 
-    fn unpublish(&self, volume: &Volume, target: &Path) {
+    pub fn unpublish(&self, volume: &Volume, target: &Path) {
         let id = volume.id.to_string();
         // The child of another test has this one's descriptors until it runs its program.
         eventually("the target is unpublished", || {
@@ -93,12 +101,12 @@ impl Rig {
     /// Waits until no loop device shows the image of a volume: while another test lists all devices, each is
     /// open for a moment, and stays attached.
     #[track_caller]
-    fn has_no_loop(&self, volume: &str) {
+    pub fn has_no_loop(&self, volume: &str) {
         eventually("the image is detached", || self.loops(volume) == 0);
     }
 
     /// Deletes a volume as soon as nothing shows its image.
-    fn delete(&self, volume: &Volume) {
+    pub fn delete(&self, volume: &Volume) {
         let id = volume.id.to_string();
         eventually("the volume is deleted", || {
             self.driver().delete(&id).is_ok()
@@ -132,20 +140,20 @@ impl Drop for Rig {
     }
 }
 
-fn image(volume: &str, size: u64) -> CreateRequest {
+pub fn image(volume: &str, size: u64) -> CreateRequest {
     let mut request = create(volume, size);
     request.class.kind = Kind::Image;
     request
 }
 
-fn device(volume: &str, size: u64) -> CreateRequest {
+pub fn device(volume: &str, size: u64) -> CreateRequest {
     let mut request = create(volume, size);
     request.capabilities[0].block = true;
     request
 }
 
 impl Rig {
-    fn device(&self, volume: &str, size: u64) -> Volume {
+    pub fn device(&self, volume: &str, size: u64) -> Volume {
         self.driver().create(&device(volume, size)).unwrap()
     }
 
@@ -163,7 +171,7 @@ impl Rig {
         Ok(target)
     }
 
-    fn publish_device(&self, volume: &Volume, pod: &str) -> PathBuf {
+    pub fn publish_device(&self, volume: &Volume, pod: &str) -> PathBuf {
         self.try_publishing(volume, pod, false).unwrap()
     }
 
@@ -182,18 +190,18 @@ impl Rig {
     }
 }
 
-fn open(target: &Path) -> File {
+pub fn open(target: &Path) -> File {
     File::options().read(true).write(true).open(target).unwrap()
 }
 
-fn content(target: &Path, length: usize) -> Vec<u8> {
+pub fn content(target: &Path, length: usize) -> Vec<u8> {
     let mut content = vec![0; length];
     let mut file = File::open(target).unwrap();
     file.read_exact(&mut content).unwrap();
     content
 }
 
-fn disks() -> [Disk; 4] {
+pub fn disks() -> [Disk; 4] {
     [
         Disk::new("ext4"),
         Disk::new("xfs"),

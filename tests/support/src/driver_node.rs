@@ -22,6 +22,8 @@ pub struct Qgroup {
 pub struct DriverNode {
     pub running: Option<Running>,
     pub fakes: Fakes,
+    /// The options of the pool, each after a comma, from the next start on.
+    pub options: &'static str,
     pub node: Node,
     pub disk: LoopMount,
 }
@@ -34,6 +36,7 @@ impl DriverNode {
         let mut made = Self {
             running: None,
             fakes,
+            options: "",
             node,
             disk,
         };
@@ -44,7 +47,7 @@ impl DriverNode {
     /// Starts the driver again.
     pub fn start(&mut self) {
         self.running = None;
-        let option = self.node.own_pool_option();
+        let option = self.node.own_pool_option() + self.options;
         self.running = Some(self.node.volumes_of(&[option], &self.fakes));
     }
 
