@@ -23,7 +23,7 @@ build) ;;
 musl) packages="$packages binutils" ;;
 image | release) packages="$packages $image" ;;
 test)
-    packages="$packages binutils btrfs-progs jq curl shellcheck git python3-pip g++"
+    packages="$packages binutils btrfs-progs gdb jq curl shellcheck git python3-pip g++"
     # For hack/uml.sh; Debian has it for this architecture alone.
     [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
     ;;

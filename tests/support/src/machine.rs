@@ -85,3 +85,10 @@ pub fn project_quota() -> Option<String> {
         })
         .clone()
 }
+
+/// The debugger gdb(1), and nm(1).
+pub fn debugger() -> Option<String> {
+    let runs = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    let missing = ["gdb", "nm"].into_iter().find(|program| !runs(program));
+    missing.map(|program| format!("no {program}"))
+}
