@@ -52,9 +52,9 @@ pub struct PoolArgs {
     /// The form is NAME=PATH[,init][,require-mount][,overcommit=R][,reserve=BYTES|N%][,keep=TIME].
     /// With init, the server makes an empty directory a pool. With require-mount, the path must be a
     /// mount point. overcommit multiplies the space that volumes may reserve (default 1). reserve is the
-    /// space that stays free (default 0, or 15% where the pool shares the root disk). keep is the time,
-    /// such as 24h, for which deleted volumes and snapshots can come back (default: not at all). A ';'
-    /// separates pools.
+    /// space that stays free (default 0, or 15% where the pool shares the root disk). keep is the
+    /// grace period, such as 24h, in which deleted volumes and snapshots can come back while the disk has
+    /// space (default: none). A ';' separates pools.
     #[arg(long = "pool", env = POOLS_ENV, value_name = "NAME=PATH[,OPTION...]",
           value_parser = parse_pools)]
     pools: Vec<PoolList>,

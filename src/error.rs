@@ -8,6 +8,7 @@ mod host;
 mod refusal;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use linux::fault::PathFault;
 use linux::mount;
@@ -83,6 +84,17 @@ pub enum Error {
         "{what} {id:?} does not exist; see `rootcellar volume list` and `rootcellar snapshot list`"
     )]
     NotFound { what: &'static str, id: String },
+    /// Its pool kept the deleted object, and deleted it for good before its time was over.
+    #[error(
+        "{what} {id} was deleted for good {} ago, {}; restore it from a backup",
+        objects::rounded(*.ago), .cause
+    )]
+    EndedEarly {
+        what: &'static str,
+        id: String,
+        ago: Duration,
+        cause: pool::Cause,
+    },
     #[error("volume {id} is not published at {path:?}")]
     NotPublishedThere { id: String, path: PathBuf },
     #[error(
@@ -238,9 +250,10 @@ impl Error {
             Self::NotFound { .. } if operation == Delete => Code::Ok,
             // OK would drop the object and leak the data.
             Self::PoolNotHere { .. } if operation == Delete => Code::FailedPrecondition,
-            Self::NotFound { .. } | Self::NotPublishedThere { .. } | Self::PoolNotHere { .. } => {
-                Code::NotFound
-            }
+            Self::NotFound { .. }
+            | Self::EndedEarly { .. }
+            | Self::NotPublishedThere { .. }
+            | Self::PoolNotHere { .. } => Code::NotFound,
             Self::SourceElsewhere { .. } => match operation {
                 CreateVolume => Code::ResourceExhausted,
                 CreateSnapshot | Delete => Code::FailedPrecondition,

@@ -65,6 +65,8 @@ pub use reservation::Reservation;
 pub(crate) use state::free_space::{FreeSpace, Others, Policy};
 pub use state::index::Lookup;
 pub(crate) use state::index::{Index, Resource};
+pub use state::kept::Cause;
+pub(crate) use state::kept::Ended;
 pub use state::quarantine::Quarantined;
 pub(crate) use state::reservations::Demand;
 pub use state::status::PoolStatus;

@@ -19,7 +19,7 @@ pub(super) struct DeleteArgs<I: ObjectId + Send + Sync + 'static> {
     #[arg(value_parser = parse_id::<I>)]
     id: I,
 
-    /// Delete it for good, even if its pool keeps deleted ones
+    /// Delete it for good, even if its pool keeps deleted ones for a grace period
     #[arg(long)]
     now: bool,
 

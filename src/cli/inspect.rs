@@ -10,7 +10,6 @@ use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId, table};
 use serde_json::{Map, Value, json};
 
 use super::output::print;
-use super::progress::time_left;
 use crate::check::{self, Deleted, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
@@ -36,7 +35,7 @@ pub(super) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// List the deleted ones that pools with the option keep= can bring back
+    /// List the deleted ones that pools with the grace period keep= can bring back, while the disk has space
     #[arg(long)]
     deleted: bool,
 
@@ -289,7 +288,7 @@ fn deleted_lines<K: Kind>(pools: &[PoolContents]) -> Vec<String> {
                         .filter(|size| *size > Bytes::ZERO)
                         .map(Bytes::rounded),
                 ),
-                deleted.left.map_or("no time".to_owned(), time_left),
+                deleted.left.map_or("no time".to_owned(), objects::rounded),
                 record.id().to_string(),
                 deleted.entry.simple().to_string(),
             ]

@@ -100,19 +100,13 @@ fn text(first: u64, advance: Advance, elapsed: Duration) -> String {
         if let Some(total) = total {
             let left = u128::from(total - done) * elapsed.as_millis() / new;
             let left = u64::try_from(left.div_ceil(1000)).unwrap_or(u64::MAX);
-            parts.push(format!("{} left", time_left(Duration::from_secs(left))));
+            parts.push(format!(
+                "{} left",
+                objects::rounded(Duration::from_secs(left))
+            ));
         }
     }
     parts.join(", ")
-}
-
-/// A time in days, hours, minutes or seconds, rounded up.
-pub(super) fn time_left(left: Duration) -> String {
-    let seconds = left.as_secs();
-    let units = [(24 * 3600, "d"), (3600, "h"), (60, "m")];
-    let unit = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
-    let (unit, name) = unit.unwrap_or((1, "s"));
-    format!("{}{name}", seconds.div_ceil(unit))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The disk is measured without the lock of the pool's state, so that a filesystem that hangs stops only the
 //! calls that measure. A reservation is granted under that lock, by a measurement made just before.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use objects::Bytes;
 
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::{FreeSpace, Policy};
-use crate::pool::state::reservations::{Charged, KeptBytes, Measurement, Standing};
+use crate::pool::state::reservations::{Charged, Measurement, Standing};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::error::Result;
 use crate::pool::store::unavailable::Unavailable;
@@ -55,7 +56,7 @@ impl Pool {
         if self.name().member().is_none() {
             return;
         }
-        let _ = self.report(disk, &self.policy(disk), None);
+        let _ = self.report(disk, &self.policy(disk));
     }
 
     /// As [`Pool::measure_member`], unless that was done a moment ago.
@@ -82,22 +83,14 @@ impl Pool {
         let disk = self.disk().ok()?;
         let policy = self.policy(&disk);
         let known = self.state.known(&policy);
-        known.or_else(|| self.report(&disk, &policy, self.state.known_kept()).ok())
+        known.or_else(|| self.report(&disk, &policy).ok())
     }
 
-    /// Measures the free space for a report, and the kept objects unless their bytes are known.
-    fn report(
-        &self,
-        disk: &Disk,
-        policy: &Policy,
-        kept: Option<KeptBytes>,
-    ) -> Result<FreeSpace, Fault> {
-        let measurement = self.measure(disk)?;
-        let kept = match kept {
-            Some(kept) => kept,
-            None => self.measure_kept(disk)?.sum,
-        };
-        Ok(self.state.measured(policy, &measurement, kept))
+    /// Measures the free space for a report.
+    fn report(&self, disk: &Disk, policy: &Policy) -> Result<FreeSpace, Fault> {
+        let mut measurement = self.measure(disk)?;
+        self.measure_kept(disk, &mut measurement)?;
+        Ok(self.state.measured(policy, &measurement))
     }
 
     pub(super) fn policy(&self, disk: &Disk) -> Policy {
@@ -108,7 +101,7 @@ impl Pool {
     /// between count as charged and as free.
     fn measure(&self, disk: &Disk) -> Result<Measurement, Fault> {
         let at = Instant::now();
-        let freed = self.state.freed();
+        let sums = self.state.read(|index| index.sums);
         let mut charged = if disk.accounts() {
             self.state.charged()
         } else {
@@ -118,10 +111,22 @@ impl Pool {
         let space = disk.space()?;
         Ok(Measurement {
             at,
-            freed,
+            changes: sums.changes,
+            freed: sums.freed,
             space,
             charged,
+            kept: BTreeMap::new(),
         })
+    }
+
+    /// Adds the charges of kept objects to a measurement.
+    pub(super) fn measure_kept(&self, disk: &Disk, to: &mut Measurement) -> Result<(), Fault> {
+        if disk.accounts() {
+            for (name, entry) in self.state.kept() {
+                to.kept.insert(name, disk.charged(&entry.entry)?);
+            }
+        }
+        Ok(())
     }
 
     /// As [`Pool::measure`], for a grant. A pod may write or delete meanwhile, so each charge is read again and

@@ -3,10 +3,11 @@
 //! With the option `keep`, a deletion moves an object to `kept/` instead of the trash. From there it comes back, or
 //! goes to the trash when its time is over, when a reservation needs its space, or when the disk is nearly full.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use linux::fault::{Fault, InContext};
 use linux::sync::lock;
@@ -14,10 +15,11 @@ use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use uuid::Uuid;
 
 use crate::pool::base::Pool;
+use crate::pool::state::RECORD_SERVED_EVERY;
 use crate::pool::state::free_space::Policy;
-use crate::pool::state::index::Resource;
-use crate::pool::state::reservations::{Demand, KeptBytes, KeptSpace, Measurement};
-use crate::pool::state::{KeptWithShares, RECORD_SERVED_EVERY};
+use crate::pool::state::index::{Index, Resource};
+use crate::pool::state::kept::{Cause, Ended};
+use crate::pool::state::reservations::{Demand, Measurement};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::{Entry, read_kept};
 use crate::pool::store::error::{Busy, Error, Result};
@@ -31,6 +33,9 @@ use crate::pool::work::Work;
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
 /// The part of the disk that is to be free while objects are kept.
 const LEAST_FREE: u64 = 50;
+
+/// The number of objects that are moved to the trash before that is made durable.
+const ENDED_AT_ONCE: usize = 256;
 
 /// Whether a deleted object can come back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +59,7 @@ impl Purge {
     fn includes(self, pool: PoolId, name: &KeptName, kept: &KeptEntry) -> bool {
         match self {
             Self::All => true,
-            Self::Volume(id) => kept.entry.volume == Some(id),
+            Self::Volume(id) => kept.is_volume(name, id),
             Self::Snapshot(id) => {
                 let is_snapshot = kept.entry.is_record_of::<SnapshotRecord>();
                 is_snapshot && id.pool() == pool && name.has_hash(id.hash())
@@ -90,7 +95,8 @@ impl Pool {
         let Some(name) = KeptName::new(&entry.directory, self.state.served_at_deletion()) else {
             return Ok(false);
         };
-        let kept_entry = KeptEntry::new(TrashEntry::new(&entry.record), disk.accounts());
+        let counted = disk.accounts() && entry.record.quota_id().is_some();
+        let kept_entry = KeptEntry::new(TrashEntry::new(&entry.record), counted);
         // Known before it is moved. Until then its record has its size, and nobody ends it.
         let mut moving = kept_entry.clone();
         moving.returns = true;
@@ -123,105 +129,107 @@ impl Pool {
         }
     }
 
-    /// The kept objects that can be reclaimed for others, the oldest first, and the bytes that each frees after those
-    /// before it.
-    pub(super) fn measure_kept(&self, disk: &Disk) -> Result<KeptSpace, Fault> {
-        let at = Instant::now();
-        let KeptWithShares {
-            changes,
-            kept,
-            mut shares,
-        } = self.state.kept_with_shares(disk);
-        let mut objects = Vec::new();
-        let mut sum = KeptBytes {
-            at,
-            changes,
-            bytes: 0,
-        };
-        for (name, kept) in kept {
-            let charged = match kept.entry.quota_id.filter(|_| disk.accounts()) {
-                Some(id) => disk
-                    .quota
-                    .usage(id)
-                    .context("ask what a kept object uses")?,
-                None => kept.used.unwrap_or_default(),
-            };
-            let bytes = match shares.freed_by(&kept.entry, charged) {
-                Some(bytes) => bytes,
-                // Its size is reserved, and is free with its end.
-                None if !disk.accounts() && kept.entry.reserved > 0 => 0,
-                None => continue,
-            };
-            sum.bytes = sum.bytes.saturating_add(bytes);
-            objects.push((name, bytes));
-        }
-        Ok(KeptSpace { objects, sum })
-    }
-
-    /// Begins to reclaim kept objects for a demand that was refused. Fails until they are reclaimed; succeeds if
-    /// that would be of no use.
-    pub(super) fn free_space_for(
+    /// Ends the oldest kept objects for a demand that was refused. Fails until their space is free; succeeds if that would
+    /// be of no use.
+    pub(super) fn make_space(
         &self,
         disk: &Disk,
         policy: &Policy,
         demand: Demand,
-        measurement: &Measurement,
+        mut measurement: Measurement,
     ) -> Result<()> {
-        let kept = self.measure_kept(disk);
-        let kept = kept.map_err(|fault| self.classify(fault))?.objects;
-        let Some(kept) = self.state.to_reclaim(policy, demand, measurement, &kept) else {
+        let measured = self.measure_kept(disk, &mut measurement);
+        measured.map_err(|fault| self.classify(fault))?;
+        let Some(oldest) = self.state.to_end(policy, demand, &measurement) else {
             return Ok(());
         };
-        for (name, bytes) in &kept {
-            self.purge_one(disk, name, Some(*bytes))?;
-        }
+        self.end(disk, &oldest, Cause::Demand)?;
+        self.measure_member(disk);
         Err(Error::FreeingSpace {
             pool: self.options.name.clone(),
         })
     }
 
-    /// Moves a kept object to the trash; false if it is kept no more, or is coming back.
-    fn purge_one(&self, disk: &Disk, name: &KeptName, frees: Option<u64>) -> Result<bool> {
+    /// Deletes kept objects for good, durably, except for those that are coming back; returns the number of the others.
+    /// Each has the bytes that it is charged.
+    fn end(&self, disk: &Disk, objects: &[(KeptName, u64)], cause: Cause) -> Result<usize> {
         let Some(kept) = &disk.homes.kept else {
-            return Ok(false);
+            return Ok(0);
         };
-        // Counted before it is moved, because the reclaimer may remove it at once.
-        if !self.state.purge(name, frees) {
-            return Ok(false);
+        let mut ended = 0;
+        for group in objects.chunks(ENDED_AT_ONCE) {
+            ended += self.end_group(disk, kept, group, cause)?;
         }
-        let place = name.place();
-        match disk.purge(kept, &place) {
-            Ok(true) => {}
-            Ok(false) => self.state.remove_from_trash(&place),
-            Err(fault) => {
-                if !fault.sync {
-                    self.state.keep_again(name);
+        Ok(ended)
+    }
+
+    /// Moves kept objects to the trash, where the reclaimer leaves them until that is durable.
+    fn end_group(
+        &self,
+        disk: &Disk,
+        kept: &OwnedFd,
+        group: &[(KeptName, u64)],
+        cause: Cause,
+    ) -> Result<usize> {
+        let (mut moved, mut failed) = (Vec::new(), Ok(()));
+        for (name, bytes) in group {
+            let Some(entry) = self.state.end(name, cause.is_for_space().then_some(*bytes)) else {
+                continue;
+            };
+            match disk.end_kept(kept, &name.place()) {
+                Ok(true) => moved.push((name.clone(), entry)),
+                Ok(false) => self.state.remove_from_trash(&name.place()),
+                Err(fault) => {
+                    self.state.keep_again(name, entry);
+                    failed = Err(fault);
+                    break;
                 }
-                return Err(self.classify(fault));
             }
         }
-        let early = frees.is_some();
-        if early {
-            self.purged_early.fetch_add(1, Ordering::Relaxed);
+        let ended = moved.len();
+        if ended > 0 {
+            failed = failed.and(disk.sync_ended(kept));
+            for (name, _) in &moved {
+                tracing::info!(
+                    pool = %self.options.name, entry = %name.place().display(), ?cause,
+                    "a kept object is deleted for good"
+                );
+            }
+            self.state.ended(moved, cause);
+            self.trash.notify();
         }
-        tracing::info!(
-            pool = %self.options.name, entry = %place.display(), early,
-            "a kept object is deleted for good"
-        );
-        self.trash.notify();
-        Ok(true)
+        if cause.is_for_space() && ended > 0 {
+            let ended = u64::try_from(ended).unwrap_or(u64::MAX);
+            self.purged_early.fetch_add(ended, Ordering::Relaxed);
+            self.trash.hurry();
+        }
+        failed.map_err(|fault| self.classify(fault))?;
+        Ok(ended)
     }
 
     /// Deletes for good the kept objects that are wanted; returns their number.
     pub(crate) fn purge(&self, wanted: Purge) -> Result<usize> {
         let (disk, _) = self.attached()?;
-        let mut purged = 0;
-        for (name, kept) in self.state.kept() {
-            if wanted.includes(disk.id, &name, &kept) {
-                purged += usize::from(self.purge_one(&disk, &name, None)?);
-            }
-        }
-        Ok(purged)
+        let mut kept = self.state.kept();
+        kept.retain(|(name, kept)| wanted.includes(disk.id, name, kept));
+        let names: Vec<_> = kept.into_iter().map(|(name, _)| (name, 0)).collect();
+        self.end(&disk, &names, Cause::Purge)
+    }
+
+    /// Whether it keeps objects that are wanted, or may keep some because its records were not read.
+    pub(crate) fn may_keep(&self, wanted: Purge) -> bool {
+        let kept = self.state.kept();
+        let is_kept = |id| {
+            let mut kept = kept.iter();
+            kept.any(|(name, kept)| wanted.includes(id, name, kept))
+        };
+        self.state.why_unread().is_some() || self.id().is_some_and(is_kept)
+    }
+
+    /// The last object with an id that was deleted for good before its time was over, as long as the driver remembers
+    /// that.
+    pub(crate) fn ended<R: Resource>(&self, id: R::Id, entry: Option<Uuid>) -> Option<Ended> {
+        self.state.find_ended::<R>(id, entry)
     }
 
     /// Records the serving time of a pool with kept objects at the end of the server.
@@ -262,22 +270,47 @@ impl Pool {
         let Some(oldest) = self.state.oldest_kept() else {
             return Ok(None);
         };
-        let served = self.state.served();
         self.record_served(disk)?;
-        let left = self.options.keep.map(|keep| oldest.left(served, keep));
-        if left.is_some_and(|left| left.is_zero()) {
-            self.purge_one(disk, &oldest, None)?;
+        let (objects, cause) = self.to_expire(disk)?;
+        if self.end(disk, &objects, cause)? > 0 {
             return Ok(Some(Duration::ZERO));
         }
-        let space = disk.space().map_err(|fault| self.classify(fault))?;
-        let least = self.policy(disk).reserve_of(space.total);
-        let least = least.max(space.total / LEAST_FREE);
-        if space.available < least && !self.state.is_freeing() {
-            self.purge_one(disk, &oldest, Some(0))?;
-        }
+        let served = self.state.served();
+        let left = self.options.keep.map(|keep| oldest.left(served, keep));
         Ok(Some(
             left.map_or(INSPECT_EVERY, |left| left.min(INSPECT_EVERY)),
         ))
+    }
+
+    /// Whether [`Pool::expire`] would end any object now.
+    pub(super) fn has_to_expire(&self, disk: &Disk) -> bool {
+        let objects = self.to_expire(disk);
+        objects.is_ok_and(|(objects, _)| !objects.is_empty())
+    }
+
+    /// The kept objects to end now, with the charge of each.
+    fn to_expire(&self, disk: &Disk) -> Result<(Vec<(KeptName, u64)>, Cause)> {
+        let keep = self.options.keep;
+        let expired = keep.map_or_else(Vec::new, |keep| self.state.expired(keep, ENDED_AT_ONCE));
+        if !expired.is_empty() {
+            let expired = expired.into_iter().map(|name| (name, 0));
+            return Ok((expired.collect(), Cause::Time));
+        }
+        let mut objects = Vec::new();
+        let ends = |index: &Index| !index.kept().is_empty() && index.sums.freeing.entries == 0;
+        if !self.state.read(ends) {
+            return Ok((objects, Cause::FullDisk));
+        }
+        let space = disk.space().map_err(|fault| self.classify(fault))?;
+        let least = self.policy(disk).reserve_of(space.total);
+        if space.available < least.max(space.total / LEAST_FREE) {
+            for (name, kept) in self.state.read(|index| index.kept().oldest_with_copies()) {
+                let charged = disk.charged(&kept.entry);
+                let charged = charged.map_err(|fault| self.classify(fault))?;
+                objects.push((name, charged.saturating_add(kept.used.unwrap_or_default())));
+            }
+        }
+        Ok((objects, Cause::FullDisk))
     }
 
     /// Finds the newest kept object with an id, or the one of these with an entry. An undeletion that was interrupted
@@ -289,7 +322,7 @@ impl Pool {
     ) -> Result<Option<Kept<R>>> {
         let mut all = self.state.kept();
         all.retain(|(name, kept)| {
-            let is_volume = R::volume(id).is_some_and(|volume| kept.entry.volume == Some(volume));
+            let is_volume = R::volume(id).is_some_and(|volume| kept.is_volume(name, volume));
             let has_id = is_volume || name.has_hash(id.hash());
             has_id && entry.is_none_or(|entry| entry == name.entry)
         });
@@ -392,6 +425,7 @@ impl Pool {
         }
         moved.map_err(|fault| self.unsynced(fault))?;
         let held = &reservation.held;
-        Ok(self.state.bring_back(name, record, directory, held))
+        let deleted = (name, kept.record.id());
+        Ok(self.state.bring_back(deleted, record, directory, held))
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use linux::fault::{Fault, InContext};
 use linux::os::{self, FileId};
-use linux::quota::{Enforcement, Quota};
+use linux::quota::Quota;
 use objects::{NameHash, ObjectId, PoolId, VolumeId};
 
 use crate::pool::state::index::{Index, Resource};
@@ -22,7 +22,7 @@ pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Resul
     read::<SnapshotRecord>(&mut index, homes, pool, quota)?;
     // Last, because a volume deleted meanwhile goes there.
     if let Some(kept) = &homes.kept {
-        for (name, entry) in kept::entries(kept, quota.enforcement() != Enforcement::None)? {
+        for (name, entry) in kept::entries(kept, quota)? {
             index.add_kept(name, entry);
         }
     }

@@ -1,5 +1,6 @@
 //! Reservations: a grant reserves bytes for an object under construction, if the free space allows it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use crate::pool::work::Work;
 /// The least growth of a reservation, so that a copy of unknown size does not ask for each file.
 const COVER: u64 = 64 << 20;
 
-/// Whether kept objects are reclaimed for a demand.
+/// Whether kept objects are ended for a demand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     Real,
@@ -181,22 +182,24 @@ impl Pool {
                 },
             )
         };
-        let freed = self.state.freed();
+        let sums = self.state.read(|index| index.sums);
         let space = disk.space().map_err(|fault| self.classify(fault))?;
         // Charges only add free space, so they are read where there is not enough without them.
         let mut measured = Measurement {
             at: Instant::now(),
-            freed,
+            changes: sums.changes,
+            freed: sums.freed,
             space,
             charged: Vec::new(),
+            kept: BTreeMap::new(),
         };
         let mut granted = grant(&measured)?;
-        if granted.is_err() && (policy.counted || self.state.has_deleted()) {
+        if granted.is_err() && (policy.counted || self.state.read(Index::has_ended_or_kept)) {
             let all = self.measure_for_grant(&disk);
             measured = all.map_err(|fault| self.classify(fault))?;
             granted = grant(&measured)?;
             if granted.is_err() && need == Need::Real {
-                self.free_space_for(&disk, &policy, demand, &measured)?;
+                self.make_space(&disk, &policy, demand, measured)?;
             }
         }
         let pool = self.options.name.clone();

@@ -13,7 +13,6 @@ pub(crate) mod kept;
 pub(crate) mod quarantine;
 pub(crate) mod reservations;
 pub(crate) mod retained;
-pub(crate) mod shares;
 pub(crate) mod status;
 
 use std::collections::BTreeSet;
@@ -28,13 +27,14 @@ use linux::image::Allocation;
 use linux::quota::Enforcement;
 use linux::sync;
 use objects::{Bytes, ObjectId, PoolId, VolumeId};
+use uuid::Uuid;
 
 use crate::pool::state::free_space::{FreeSpace, Policy};
 use crate::pool::state::index::{Index, Lookup, Resource};
+use crate::pool::state::kept::{Cause, Ended, EndedEarly};
 use crate::pool::state::reservations::{
-    Charged, Demand, Empty, Held, KeptBytes, Measurement, Reservations, Standing,
+    Charged, Demand, Empty, Held, Measurement, Reservations, Standing,
 };
-use crate::pool::state::shares::Shares;
 use crate::pool::state::status::PoolStatus;
 use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
@@ -58,6 +58,7 @@ struct State {
     read: bool,
     backing: Backing,
     index: Index,
+    ended: EndedEarly,
     /// The time for which the pool is served.
     served: Served,
     /// The charges that copies under construction will retain.
@@ -72,16 +73,6 @@ pub(super) struct References {
     /// The changes of the index until then. Unknown while a copy is under construction, because
     /// it may be given up without a removal.
     pub(super) changes: Option<u64>,
-}
-
-/// The kept objects of a moment that are not coming back, the oldest first.
-#[derive(Debug)]
-pub(super) struct KeptWithShares {
-    pub(super) kept: Vec<(KeptName, KeptEntry)>,
-    /// The blocks that they have in common with others.
-    pub(super) shares: Shares,
-    /// The changes of the index until then.
-    pub(super) changes: u64,
 }
 
 /// How often the serving time is recorded while objects are kept, in milliseconds.
@@ -143,6 +134,7 @@ impl PoolState {
             read: false,
             backing: Backing::default(),
             index: Index::default(),
+            ended: EndedEarly::default(),
             served: Served::from(0, std::iter::empty()),
             pending: Vec::new(),
             reservations: Reservations::default(),
@@ -203,6 +195,7 @@ impl PoolState {
         state.id = None;
         state.backing = Backing::default();
         state.index = Index::default();
+        state.ended = EndedEarly::default();
         state.reservations.other = Bytes::ZERO;
     }
 
@@ -398,35 +391,51 @@ impl PoolState {
         self.lock().index.remove_kept(name);
     }
 
-    /// Counts a kept object as a trash entry; false if it is not kept any more.
-    pub(super) fn purge(&self, name: &KeptName, frees: Option<u64>) -> bool {
+    /// Counts a kept object as a trash entry whose move is not durable yet; `None` if it is not kept any more.
+    pub(super) fn end(&self, name: &KeptName, frees: Option<u64>) -> Option<KeptEntry> {
         let index = &mut self.lock().index;
-        if index.kept().get(name).is_none_or(|kept| kept.returns) {
-            return false;
-        }
-        let Some(kept) = index.remove_kept(name) else {
-            return false;
-        };
+        index.kept().get(name).filter(|kept| !kept.returns)?;
+        let kept = index.remove_kept(name)?;
         let entry = TrashEntry {
             frees,
-            ..kept.entry
+            is_moving: true,
+            ..kept.entry.clone()
         };
         index.add_to_trash(name.place(), entry);
-        true
+        Some(kept)
     }
 
-    /// Undoes [`PoolState::purge`].
-    pub(super) fn keep_again(&self, name: &KeptName) {
-        let mut state = self.lock();
-        let counted = state.enforcement() != Enforcement::None;
-        if let Some(entry) = state.index.remove_from_trash(&name.place()) {
-            let entry = TrashEntry {
-                frees: None,
-                ..entry
-            };
-            let kept = KeptEntry::new(entry, counted);
-            state.index.add_kept(name.clone(), kept);
+    /// Undoes [`PoolState::end`].
+    pub(super) fn keep_again(&self, name: &KeptName, kept: KeptEntry) {
+        let index = &mut self.lock().index;
+        // Otherwise the pool was opened again meanwhile.
+        if index.remove_from_trash(&name.place()).is_some() {
+            index.add_kept(name.clone(), kept);
         }
+    }
+
+    /// Notes that kept objects were moved to the trash, durably or not.
+    pub(super) fn ended(&self, objects: Vec<(KeptName, KeptEntry)>, cause: Cause) {
+        let state = &mut *self.lock();
+        for (name, kept) in objects {
+            state.index.moved_to_trash(&name.place());
+            state.ended.add(name, &kept, cause);
+        }
+    }
+
+    /// The last object with an id that was deleted for good before its time was over, as long as that is remembered.
+    pub(super) fn find_ended<R: Resource>(&self, id: R::Id, entry: Option<Uuid>) -> Option<Ended> {
+        self.lock().ended.find::<R>(id, entry).cloned()
+    }
+
+    /// The oldest kept objects whose time is over, at most as many as given.
+    pub(super) fn expired(&self, keep: Duration, count: usize) -> Vec<KeptName> {
+        let state = self.lock();
+        let served = state.served.now();
+        let kept = state.index.kept().iter();
+        let kept = kept.filter(|(_, kept)| !kept.returns);
+        let expired = kept.take_while(|(name, _)| name.left(served, keep).is_zero());
+        expired.map(|(name, _)| name.clone()).take(count).collect()
     }
 
     /// Reserves a kept object for its return, or ends that; false if it was so, or is kept no more.
@@ -434,58 +443,24 @@ impl PoolState {
         self.lock().index.set_returns(name, returns)
     }
 
-    /// Inserts a kept object that came back, whose record now counts in place of its reservation.
+    /// Inserts a kept object that came back, with the id that it had, whose record now counts in place of its reservation.
     pub(super) fn bring_back<R: Resource>(
         &self,
-        name: &KeptName,
+        (name, deleted): (&KeptName, R::Id),
         record: R,
         directory: String,
         reserved: &Held,
     ) -> Arc<Entry<R>> {
         let mut state = self.lock();
         state.index.remove_kept(name);
+        state.ended.forget::<R>(deleted);
         state.reservations.end(reserved);
         state.index.insert(Entry { record, directory })
-    }
-
-    /// Whether a grant might reclaim deleted objects, or wait until they are.
-    pub(super) fn has_deleted(&self) -> bool {
-        let state = self.lock();
-        !state.index.kept().is_empty() || state.index.sums.freeing.entries > 0
-    }
-
-    /// Whether objects that were deleted for their space are being reclaimed.
-    pub(super) fn is_freeing(&self) -> bool {
-        self.lock().index.sums.freeing.entries > 0
     }
 
     /// Notes that a trash entry frees nothing soon.
     pub(super) fn frees_nothing(&self, name: &OsStr) {
         self.lock().index.frees_nothing(name);
-    }
-
-    /// The number of trash entries that have freed space for a grant.
-    pub(super) fn freed(&self) -> u64 {
-        self.lock().index.sums.freed
-    }
-
-    /// Whether a grant counts on the space of a trash entry.
-    pub(super) fn frees_space(&self, name: &OsStr) -> bool {
-        self.lock().index.frees_space(name)
-    }
-
-    /// The kept objects and their blocks, to sum up the bytes that their end frees.
-    pub(super) fn kept_with_shares(&self, disk: &Disk) -> KeptWithShares {
-        let state = self.lock();
-        let kept = state.index.kept().iter();
-        let kept = kept.filter(|(_, kept)| !kept.returns);
-        KeptWithShares {
-            changes: state.index.sums.changes,
-            kept: kept
-                .map(|(name, kept)| (name.clone(), kept.clone()))
-                .collect(),
-            shares: Shares::new(&state.index, disk.filesystem),
-        }
     }
 
     /// The kept objects, the oldest first.
@@ -496,9 +471,11 @@ impl PoolState {
             .collect()
     }
 
-    /// The name of the oldest kept object.
+    /// The oldest kept object that is not coming back.
     pub(super) fn oldest_kept(&self) -> Option<KeptName> {
-        self.lock().index.kept().oldest().cloned()
+        let state = self.lock();
+        let oldest = state.index.kept().oldest();
+        oldest.map(|(name, _)| name.clone())
     }
 
     /// The references to volumes, unless the index did not change since `changes`.
@@ -580,15 +557,10 @@ impl PoolState {
         state.index.volumes().filter_map(Charged::of).collect()
     }
 
-    pub(super) fn measured(
-        &self,
-        policy: &Policy,
-        measurement: &Measurement,
-        kept: KeptBytes,
-    ) -> FreeSpace {
+    pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
         let state = &mut *self.lock();
         let reservations = &mut state.reservations;
-        reservations.measured(&state.index, policy, measurement, kept)
+        reservations.measured(&state.index, policy, measurement)
     }
 
     pub(super) fn remembered(&self, policy: &Policy, max_age: Duration) -> Option<FreeSpace> {
@@ -603,11 +575,6 @@ impl PoolState {
     pub(super) fn known(&self, policy: &Policy) -> Option<FreeSpace> {
         let state = self.lock();
         state.reservations.known(&state.index, policy)
-    }
-
-    pub(super) fn known_kept(&self) -> Option<KeptBytes> {
-        let state = self.lock();
-        state.reservations.known_kept(&state.index)
     }
 
     /// Reserves space if `admit` accepts the pool, and returns its bytes; if there is less, the inner error
@@ -629,17 +596,16 @@ impl PoolState {
         Ok(reservations.grant(&state.index, policy, demand, measurement))
     }
 
-    /// The kept objects to reclaim for a demand that was refused, as in [`Reservations::to_reclaim`].
-    pub(super) fn to_reclaim(
+    /// The kept objects to end for a demand that was refused, as in [`Reservations::to_end`].
+    pub(super) fn to_end(
         &self,
         policy: &Policy,
         demand: Demand,
         measurement: &Measurement,
-        kept: &[(KeptName, u64)],
     ) -> Option<Vec<(KeptName, u64)>> {
         let state = self.lock();
         let reservations = &state.reservations;
-        reservations.to_reclaim(&state.index, policy, demand, measurement, kept)
+        reservations.to_end(&state.index, policy, demand, measurement)
     }
 
     /// Reserves space for a volume that a set has placed, without regard to the free space.

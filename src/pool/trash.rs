@@ -3,7 +3,8 @@
 //! A deletion moves an object to the trash by one rename and returns. One thread of each pool removes the entries of the
 //! trash, and no request waits for a lock that it holds. The record of an entry is removed last, because the next
 //! start finds the quota id there. An entry that cannot be removed is reported and tried again, each time
-//! after a longer wait.
+//! after a longer wait. An entry whose space somebody waits for overtakes the others: the pass ends, and the next one
+//! continues where it was.
 
 mod pass;
 pub(super) mod reclaimer;
@@ -24,6 +25,7 @@ use crate::pool::trash::pass::Leftovers;
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 /// How often work that a full disk has delayed is tried again, because nothing reports free blocks.
 const FULL_AGAIN: Duration = Duration::from_secs(10);
+
 impl Pool {
     /// Starts reclaiming the trash in the background, until the pool's [`Trash`](reclaimer::Trash) is stopped.
     pub fn start_reclaiming(self: &Arc<Self>) -> std::io::Result<()> {
@@ -47,6 +49,7 @@ fn run(pool: &Pool) {
                 if measuring.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
                     measuring = measure_trees(scope, pool, &disk);
                 }
+                let again = pool.expire(&disk).unwrap_or(Some(FULL_AGAIN));
                 let work = pool.begin_own();
                 match left.pass(&work, &disk, std::mem::take(&mut news)) {
                     Ok(0) => {}
@@ -57,6 +60,10 @@ fn run(pool: &Pool) {
                     Err(fault) => pool.mark_unavailable(&fault.into()),
                 }
                 work.advance();
+                if left.was_overtaken {
+                    news = true;
+                    continue;
+                }
                 if pool.state.serves(&disk) {
                     let idle = last_reclaimed.is_none_or(|at| at.elapsed() >= LAST_RETRY);
                     if pool.measure_if_empty(&disk, idle) && idle {
@@ -65,7 +72,6 @@ fn run(pool: &Pool) {
                 }
                 let next = left.next();
                 wait = next.map_or(wait, |at| at.saturating_duration_since(Instant::now()));
-                let again = pool.expire(&disk).unwrap_or(Some(FULL_AGAIN));
                 wait = again.map_or(wait, |again| wait.min(again));
                 match catch_up(&disk) {
                     Ok((false, again)) => wait = again.map_or(wait, |again| wait.min(again)),

@@ -1,10 +1,11 @@
-//! The requested use of a volume: access mode, filesystem and mount options.
+//! The requested use of a volume: access mode, filesystem and mount options; a directory or an image.
 
 use linux::mount::MountOptions;
 use objects::AccessMode;
 
 use crate::error::{Error, Result};
-use crate::pool::Sharing;
+use crate::pool::{Image, ImageContent, Sharing};
+use crate::volume::class::{Class, EnforcementPolicy, Kind};
 
 /// A checked `VolumeCapability`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,4 +31,56 @@ impl Capability {
         }
         Ok(())
     }
+}
+
+/// The image that a class and capabilities ask for; `None` for a directory.
+pub(super) fn asked_image(class: &Class, capabilities: &[Capability]) -> Result<Option<Image>> {
+    let devices = capabilities.iter().filter(|asked| asked.block).count();
+    let problem = match (class.kind, class.allocation) {
+        _ if devices > 0 && devices < capabilities.len() => {
+            let problem = "a volume is a block device or has a filesystem, and both are asked for";
+            return Err(Error::invalid("volume_capabilities", problem));
+        }
+        (Kind::Directory, None) if devices == 0 => return Ok(None),
+        (Kind::Directory, Some(_)) if devices == 0 => Some(("allocation", "needs kind: image")),
+        _ if class.exclusive => Some(("exclusive", "true is for directories, not for images")),
+        _ if class.enforcement == EnforcementPolicy::None => Some((
+            "enforcement",
+            "none is impossible, because an image always has its size",
+        )),
+        _ => None,
+    };
+    if let Some((key, problem)) = problem {
+        return Err(Error::invalid(format!("parameter {key:?}"), problem));
+    }
+    let content = if devices > 0 {
+        ImageContent::Block
+    } else {
+        filesystem(class, capabilities)?
+    };
+    Ok(Some(Image {
+        content,
+        allocation: class.allocation.unwrap_or_default(),
+        unused: content != ImageContent::Block,
+    }))
+}
+
+/// The filesystem of an image that a class and capabilities ask for.
+fn filesystem(class: &Class, capabilities: &[Capability]) -> Result<ImageContent> {
+    let named = capabilities.iter().map(|asked| &asked.fs_type);
+    let mut named = named.chain([&class.fs_type]).flatten();
+    let first = named.next();
+    if let (Some(first), Some(other)) = (first, named.find(|other| Some(*other) != first)) {
+        return Err(Error::invalid(
+            "volume_capabilities",
+            format!("a volume has one filesystem, and asked for are {first:?} and {other:?}"),
+        ));
+    }
+    let name = first.map_or("ext4", String::as_str);
+    let mut filesystems = [ImageContent::Ext4, ImageContent::Xfs].into_iter();
+    let content = filesystems.find(|content| content.as_str() == name);
+    content.ok_or_else(|| {
+        let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
+        Error::invalid("fs_type", problem)
+    })
 }

@@ -18,6 +18,7 @@ use crate::pool::{
     format_of,
 };
 use crate::volume::admit::{Arrival, Purpose};
+use crate::volume::capability::asked_image;
 use crate::volume::class::EnforcementPolicy;
 use crate::volume::images;
 use crate::volume::in_flight::KeyLock;
@@ -103,7 +104,7 @@ impl<'a> Creation<'a> {
         if let Some(SourceId::Snapshot(id) | SourceId::Volume(id)) = &request.source {
             self.locks.0.push(volumes.in_flight.share_source(id)?);
         }
-        let mut image = images::asked(&request.class, &request.capabilities)?;
+        let mut image = asked_image(&request.class, &request.capabilities)?;
         let (pools, origin) = volumes.pools_for(request)?;
         let purpose = match origin {
             None => Purpose::Create,

@@ -11,7 +11,7 @@ use objects::Bytes;
 use crate::error::{Difference, Error, Existing, Result, Unsuitable};
 use crate::pool::{self, Entry, Image, Pool, Source, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
-use crate::volume::capability::Capability;
+use crate::volume::capability::{Capability, asked_image};
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::ids::parse_id;
 use crate::volume::images;
@@ -35,7 +35,7 @@ impl Volumes {
     /// them. A request that every node would refuse does not count, because only `CreateVolume` can
     /// report that.
     pub fn capacity(&self, class: &Class, capabilities: &[Capability]) -> Result<Capacity> {
-        let image = images::asked(class, capabilities);
+        let image = asked_image(class, capabilities);
         let arrival = Arrival::new(Purpose::Report);
         let arrival = match &image {
             Ok(image) => arrival.fitting(class, capabilities, *image),
@@ -122,7 +122,7 @@ pub(super) fn check_fits(
         for parameter in Class::PARAMETERS {
             parameter.check_same(class, &entry.record)?;
         }
-        let (has, asked) = (entry.record.image, images::asked(class, capabilities)?);
+        let (has, asked) = (entry.record.image, asked_image(class, capabilities)?);
         if has.is_some() != asked.is_some() {
             let kind = has.map_or("kind: directory", |_| "kind: image");
             let problem = format!("the volume was made with {kind}");

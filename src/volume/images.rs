@@ -1,4 +1,4 @@
-//! Image volumes: the images that requests ask for, and the sources of their copies.
+//! Image volumes: their sizes, and the sources of their copies.
 //!
 //! An image is one file in `data/`, with a filesystem or as a block device. Its length is its size, so it needs no
 //! quota. A copy has the content of its source, and may only be larger.
@@ -9,59 +9,6 @@ use objects::Bytes;
 use crate::error::{Error, OutOfRange, Result, Unsuitable};
 use crate::pool::{Image, ImageContent, Origin, Pool};
 use crate::volume::capability::Capability;
-use crate::volume::class::{Class, EnforcementPolicy, Kind};
-
-/// The image that a class and capabilities ask for; `None` for a directory.
-pub(super) fn asked(class: &Class, capabilities: &[Capability]) -> Result<Option<Image>> {
-    let devices = capabilities.iter().filter(|asked| asked.block).count();
-    let problem = match (class.kind, class.allocation) {
-        _ if devices > 0 && devices < capabilities.len() => {
-            let problem = "a volume is a block device or has a filesystem, and both are asked for";
-            return Err(Error::invalid("volume_capabilities", problem));
-        }
-        (Kind::Directory, None) if devices == 0 => return Ok(None),
-        (Kind::Directory, Some(_)) if devices == 0 => Some(("allocation", "needs kind: image")),
-        _ if class.exclusive => Some(("exclusive", "true is for directories, not for images")),
-        _ if class.enforcement == EnforcementPolicy::None => Some((
-            "enforcement",
-            "none is impossible, because an image always has its size",
-        )),
-        _ => None,
-    };
-    if let Some((key, problem)) = problem {
-        return Err(Error::invalid(format!("parameter {key:?}"), problem));
-    }
-    let content = if devices > 0 {
-        ImageContent::Block
-    } else {
-        filesystem(class, capabilities)?
-    };
-    Ok(Some(Image {
-        content,
-        allocation: class.allocation.unwrap_or_default(),
-        unused: content != ImageContent::Block,
-    }))
-}
-
-/// The filesystem of an image that a class and capabilities ask for.
-fn filesystem(class: &Class, capabilities: &[Capability]) -> Result<ImageContent> {
-    let named = capabilities.iter().map(|asked| &asked.fs_type);
-    let mut named = named.chain([&class.fs_type]).flatten();
-    let first = named.next();
-    if let (Some(first), Some(other)) = (first, named.find(|other| Some(*other) != first)) {
-        return Err(Error::invalid(
-            "volume_capabilities",
-            format!("a volume has one filesystem, and asked for are {first:?} and {other:?}"),
-        ));
-    }
-    let name = first.map_or("ext4", String::as_str);
-    let mut filesystems = [ImageContent::Ext4, ImageContent::Xfs].into_iter();
-    let content = filesystems.find(|content| content.as_str() == name);
-    content.ok_or_else(|| {
-        let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
-        Error::invalid("fs_type", problem)
-    })
-}
 
 /// Refuses access as a device to a filesystem, and the reverse: what a pod wrote into a device is never
 /// mounted.

@@ -6,7 +6,7 @@ use objects::{Bytes, ObjectId, SnapshotId, VolumeId, VolumeName};
 use uuid::Uuid;
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{Kept, Pool, Purge, Resource, SnapshotRecord, VolumeRecord};
+use crate::pool::{Ended, Kept, Pool, Purge, Resource, SnapshotRecord, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::pools::open_id;
@@ -98,6 +98,14 @@ impl Volumes {
         id: R::Id,
         request: &UndeleteRequest,
     ) -> Result<Undeleted> {
+        if let Some(ended) = self.ended_early::<R>(id, request.entry) {
+            return Err(Error::EndedEarly {
+                what: R::Id::OBJECT,
+                id: request.id.clone(),
+                ago: ended.at.elapsed(),
+                cause: ended.cause,
+            });
+        }
         if request.entry.is_some() || request.name.is_some() {
             return Err(no_id::<R::Id>(&request.id));
         }
@@ -106,6 +114,13 @@ impl Volumes {
         pool.limit_again::<R>(id)?;
         let (id, existed) = (entry.record.id().to_string(), true);
         Ok(Undeleted { id, existed })
+    }
+
+    /// The last object with an id, or the one with an entry, that a pool deleted for good before its time was over.
+    fn ended_early<R: Resource>(&self, id: R::Id, entry: Option<Uuid>) -> Option<Ended> {
+        let pools = self.pools();
+        let ended = pools.iter().filter_map(|pool| pool.ended::<R>(id, entry));
+        ended.max_by_key(|ended| ended.at)
     }
 
     fn check_name_free<R: Resource>(&self, name: &<R::Id as ObjectId>::Name) -> Result<()> {
@@ -162,13 +177,17 @@ impl Volumes {
             let begun = pool.check_answers().and_then(|()| pool.begin());
             match begun.and_then(|_work| pool.purge(wanted)) {
                 Ok(count) => purged += count,
-                // The others are purged still.
-                Err(error) => refusal = Some(error),
+                Err(error) => {
+                    let may_keep = pool.may_keep(wanted);
+                    refusal = refusal
+                        .filter(|(_, may_keep)| *may_keep)
+                        .or(Some((error, may_keep)));
+                }
             }
         }
         match (refusal, id) {
-            (_, Some(_)) if purged > 0 => Ok(purged),
-            (Some(error), _) => Err(error.into()),
+            (Some((_, false)), Some(_)) if purged > 0 => Ok(purged),
+            (Some((error, _)), _) => Err(error.into()),
             (None, Some(id)) if purged == 0 => Err(no_id::<VolumeId>(id)),
             (None, _) => Ok(purged),
         }

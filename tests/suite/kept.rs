@@ -1,6 +1,7 @@
 //! Deleted volumes and snapshots that a pool keeps, and how they come back or end.
 
 mod attacks;
+mod ends;
 mod images;
 mod many;
 mod meetings;

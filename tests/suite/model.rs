@@ -240,6 +240,7 @@ impl World {
             });
         }
         self.running = Some(self.node.volumes_of(&options(&self.node), &self.fakes));
+        self.model.ended.clear();
         for mounted in self.model.mounts.values_mut() {
             mounted.mode = None;
         }

@@ -17,6 +17,7 @@ pub mod table;
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +28,15 @@ pub use policy::{AccessMode, ReclaimPolicy};
 
 /// The longest string field the CSI specification allows, in bytes.
 pub const MAX_FIELD_BYTES: usize = 128;
+
+/// A time in days, hours, minutes or seconds, rounded up.
+pub fn rounded(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let units = [(24 * 3600, "d"), (3600, "h"), (60, "m")];
+    let unit = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    let (unit, name) = unit.unwrap_or((1, "s"));
+    format!("{}{name}", seconds.div_ceil(unit))
+}
 
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,

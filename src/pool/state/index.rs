@@ -72,7 +72,7 @@ pub(crate) struct Sums {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Freeing {
     pub(crate) entries: usize,
-    /// The bytes on the disk.
+    /// The bytes that they were charged.
     pub(crate) bytes: u64,
     /// The sizes.
     pub(crate) sizes: u64,
@@ -279,11 +279,24 @@ impl Index {
         }
     }
 
-    /// Whether a trash entry counts as space to come.
-    pub(crate) fn frees_space(&self, name: &OsStr) -> bool {
-        self.trash
-            .get(name)
-            .is_some_and(|entry| entry.frees.is_some())
+    /// Whether there are objects that are kept, or were, for whose space a demand may wait.
+    pub(crate) fn has_ended_or_kept(&self) -> bool {
+        !self.kept.is_empty() || self.sums.freeing.entries > 0
+    }
+
+    /// Whether a trash entry may be removed now, and whether others wait for its space.
+    pub(crate) fn urgency(&self, name: &OsStr) -> (bool, bool) {
+        let entry = self.trash.get(name);
+        entry.map_or((true, false), |entry| {
+            (!entry.is_moving, entry.frees.is_some())
+        })
+    }
+
+    /// Notes that the move of an object to the trash is durable.
+    pub(crate) fn moved_to_trash(&mut self, name: &OsStr) {
+        if let Some(entry) = self.trash.get_mut(name) {
+            entry.is_moving = false;
+        }
     }
 
     /// The deleted objects that can come back.
@@ -302,27 +315,20 @@ impl Index {
 
     /// The volumes whose blocks a volume or snapshot may reference, kept ones included.
     pub(crate) fn referenced(&self) -> BTreeSet<VolumeId> {
-        let mut referenced = self.in_use();
-        let kept = self.kept.iter().flat_map(|(_, kept)| &kept.entry.retains);
-        referenced.extend(kept.map(|retained| retained.volume));
-        referenced
-    }
-
-    /// The volumes whose blocks an existing volume or snapshot may reference.
-    pub(crate) fn in_use(&self) -> BTreeSet<VolumeId> {
         let (volumes, snapshots) = (self.volumes.values(), self.snapshots.values());
         let sources = volumes.clone().filter_map(|entry| entry.record.source);
-        let mut in_use: BTreeSet<VolumeId> = sources
+        let mut referenced: BTreeSet<VolumeId> = sources
             .filter_map(|source| match source {
                 Source::Volume(id) => Some(id),
                 Source::Snapshot(_) => None,
             })
             .collect();
-        in_use.extend(snapshots.clone().map(|entry| entry.record.source_volume_id));
+        referenced.extend(snapshots.clone().map(|entry| entry.record.source_volume_id));
         let retains = volumes.flat_map(|entry| &entry.record.retains);
         let retains = retains.chain(snapshots.flat_map(|entry| &entry.record.retains));
-        in_use.extend(retains.map(|retained| retained.volume));
-        in_use
+        let kept = self.kept.iter().flat_map(|(_, kept)| &kept.entry.retains);
+        referenced.extend(retains.chain(kept).map(|retained| retained.volume));
+        referenced
     }
 
     /// Whether an object that is not deleted retains charges of a volume.
@@ -331,12 +337,6 @@ impl Index {
         let snapshots = self.snapshots.values().flat_map(|it| &it.record.retains);
         let mut retains = volumes.chain(snapshots);
         retains.any(|retained| retained.volume == volume)
-    }
-
-    /// Whether any existing object is a copy.
-    pub(crate) fn has_copies(&self) -> bool {
-        let mut volumes = self.volumes.values();
-        !self.snapshots.is_empty() || volumes.any(|entry| entry.record.source.is_some())
     }
 
     /// The bytes reserved on a disk with `used` bytes in use. All used bytes are reserved for

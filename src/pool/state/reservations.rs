@@ -3,6 +3,7 @@
 //! A record in the index counts by itself. A reservation counts from its grant until the record is inserted, or until
 //! the object is given up, so that no space is granted twice.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use std::time::{Duration, Instant};
 use objects::Bytes;
 
 use crate::pool::state::free_space::{FreeSpace, Others, Policy};
-use crate::pool::state::index::{Freeing, Index};
+use crate::pool::state::index::Index;
 use crate::pool::store::entry::Entry;
-use crate::pool::store::kept::KeptName;
+use crate::pool::store::kept::{KeptEntry, KeptName};
 use crate::pool::store::record::{Record, VolumeRecord};
 use crate::pool::store::space::Space;
 
@@ -40,23 +41,10 @@ struct Recent {
     space: Space,
     /// The bytes that are the volumes' own.
     own: u64,
-    kept: KeptBytes,
-}
-
-/// The bytes that kept objects would free, of a moment.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::pool) struct KeptBytes {
-    pub(in crate::pool) at: Instant,
+    /// The charges of the kept objects.
+    kept: u64,
     /// The changes of the index until then.
-    pub(in crate::pool) changes: u64,
-    pub(in crate::pool) bytes: u64,
-}
-
-/// The kept objects and the bytes that each would free, the oldest first, and their sum.
-#[derive(Debug)]
-pub(in crate::pool) struct KeptSpace {
-    pub(in crate::pool) objects: Vec<(KeptName, u64)>,
-    pub(in crate::pool) sum: KeptBytes,
+    changes: u64,
 }
 
 /// The space that a grant reserves.
@@ -88,10 +76,13 @@ impl Demand {
 #[derive(Debug)]
 pub(in crate::pool) struct Measurement {
     pub(in crate::pool) at: Instant,
-    /// The trash entries that had freed space when it began.
+    /// The changes of the index, and the trash entries that had freed space, when it began.
+    pub(in crate::pool) changes: u64,
     pub(in crate::pool) freed: u64,
     pub(in crate::pool) space: Space,
     pub(in crate::pool) charged: Vec<Charged>,
+    /// The charges of the kept objects.
+    pub(in crate::pool) kept: BTreeMap<KeptName, u64>,
 }
 
 #[derive(Debug)]
@@ -135,6 +126,13 @@ impl Measurement {
         });
         own.fold(index.sums.copied, u64::saturating_add)
     }
+
+    /// The bytes that a kept object is charged, as far as they are known. Its end may free fewer, because others may
+    /// share its blocks.
+    fn kept(&self, name: &KeptName, kept: &KeptEntry) -> u64 {
+        let charged = self.kept.get(name).copied().unwrap_or_default();
+        charged.saturating_add(kept.used.unwrap_or_default())
+    }
 }
 
 impl Reservations {
@@ -151,13 +149,15 @@ impl Reservations {
         index: &Index,
         policy: &Policy,
         measurement: &Measurement,
-        kept: KeptBytes,
     ) -> FreeSpace {
+        let charges = measurement.kept.iter();
+        let kept = charges.filter(|(name, _)| index.kept().get(name).is_some());
         let recent = Recent {
             at: measurement.at,
             space: measurement.space,
             own: measurement.own(index),
-            kept,
+            kept: kept.map(|(_, bytes)| *bytes).fold(0, u64::saturating_add),
+            changes: measurement.changes,
         };
         self.recent = Some(recent);
         self.reported(index, policy, recent)
@@ -174,18 +174,11 @@ impl Reservations {
         Some(self.reported(index, policy, recent))
     }
 
-    /// The free space by the last measurement, if that is recent enough and no object was deleted since. Charges are
-    /// summed after the kept objects, so the changes until those count.
+    /// The free space by the last measurement, if that is recent enough and no object was deleted since.
     pub(in crate::pool) fn known(&self, index: &Index, policy: &Policy) -> Option<FreeSpace> {
-        self.known_kept(index).filter(|_| policy.counted)?;
-        self.remembered(index, policy, MAX_AGE)
-    }
-
-    /// The bytes that kept objects would free, if they were read recently and the index did not change since.
-    pub(in crate::pool) fn known_kept(&self, index: &Index) -> Option<KeptBytes> {
-        let kept = self.recent?.kept;
-        let is_known = kept.at.elapsed() < MAX_AGE && kept.changes == index.sums.changes;
-        is_known.then_some(kept)
+        let changes = self.recent?.changes;
+        let is_known = policy.counted && changes == index.sums.changes;
+        self.remembered(index, policy, MAX_AGE).filter(|_| is_known)
     }
 
     /// Replaces the space of the last measurement.
@@ -198,39 +191,39 @@ impl Reservations {
     /// The free space with that of deleted objects, which a grant would reclaim.
     fn reported(&self, index: &Index, policy: &Policy, recent: Recent) -> FreeSpace {
         let free = self.sum(index, policy, recent.space, recent.own);
-        let Freeing { bytes, sizes, .. } = index.sums.freeing;
-        free.after(
-            recent.kept.bytes.saturating_add(bytes),
-            index.kept().sizes().saturating_add(sizes),
-        )
+        let kept = index.kept();
+        free.after(index.sums.freeing.bytes, index.sums.freeing.sizes)
+            .after(recent.kept.saturating_add(kept.used()), kept.sizes())
     }
 
-    /// The kept objects to reclaim and the bytes that each frees, the oldest first, so that a refused demand is granted
-    /// later; none if it waits for those that are being reclaimed. `None`: all of them are too little.
-    pub(in crate::pool) fn to_reclaim(
+    /// The kept objects to end for a demand that was refused, with the charge of each; none as long as others that were
+    /// ended are being reclaimed. They are the oldest, each with the kept copies that retain its blocks. `None`: the
+    /// demand is above the reported capacity.
+    pub(in crate::pool) fn to_end(
         &self,
         index: &Index,
         policy: &Policy,
         demand: Demand,
         measurement: &Measurement,
-        kept: &[(KeptName, u64)],
     ) -> Option<Vec<(KeptName, u64)>> {
         if measurement.freed != index.sums.freed {
             // Meanwhile an entry became free space, which is neither in the measurement nor in the index.
             return Some(Vec::new());
         }
         let own = measurement.own(index);
-        let mut free = self.sum(index, policy, measurement.space, own);
+        let freeing = index.sums.freeing;
+        let mut free = self
+            .sum(index, policy, measurement.space, own)
+            .after(freeing.bytes, freeing.sizes);
         if free.exclusive || (demand.is_whole() && self.has_objects(index)) {
             return None;
         }
-        let Freeing { bytes, sizes, .. } = index.sums.freeing;
-        free = free.after(bytes, sizes);
         if let Demand::Tree { used, .. } = demand {
             free = free.without(used);
         }
-        let mut reclaimed = Vec::new();
-        let mut kept = kept.iter();
+        let copies = index.kept().copies();
+        let mut ended = BTreeMap::new();
+        let mut kept = index.kept().iter();
         loop {
             let available = free.available();
             let suffices = match demand {
@@ -243,12 +236,18 @@ impl Reservations {
                 }
             };
             if suffices {
-                return Some(reclaimed);
+                ended.retain(|_, _| freeing.entries == 0);
+                return Some(ended.into_iter().collect());
             }
-            let (name, bytes) = kept.next()?;
-            if let Some(entry) = index.kept().get(name).filter(|kept| !kept.returns) {
-                free = free.after(*bytes, entry.entry.reserved);
-                reclaimed.push((name.clone(), *bytes));
+            let (name, entry) = kept.next()?;
+            let copies = entry.entry.volume.and_then(|volume| copies.get(&volume));
+            let copies = copies.into_iter().flatten().copied();
+            for (name, entry) in copies.chain([(name, entry)]) {
+                if !entry.returns && !ended.contains_key(name) {
+                    let bytes = measurement.kept(name, entry);
+                    free = free.after(bytes, entry.entry.reserved);
+                    ended.insert(name.clone(), bytes);
+                }
             }
         }
     }

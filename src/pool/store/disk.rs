@@ -435,17 +435,18 @@ impl Disk {
         to: &OwnedFd,
         place: &OsStr,
     ) -> Result<bool, Fault> {
-        let moved = self
-            .context
-            .os
-            .rename(At::new(from, name), At::new(to, place));
-        let was_there = match moved {
-            Ok(()) => true,
-            Err(Errno::NOENT) => false,
-            Err(errno) => return Err(Fault::new("move a deleted object", errno)),
-        };
+        let was_there = self.rename_away(At::new(from, name), At::new(to, place))?;
         self.sync_dirs([to, from])?;
         Ok(was_there)
+    }
+
+    /// As [`Disk::move_away`], but not durable yet.
+    pub(in crate::pool) fn rename_away(&self, from: At<'_>, to: At<'_>) -> Result<bool, Fault> {
+        match self.context.os.rename(from, to) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(Fault::new("move a deleted object", errno)),
+        }
     }
 
     pub(in crate::pool) fn sync_dirs<const N: usize>(

@@ -8,8 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use linux::fault::{Fault, InContext};
+use linux::filesystem::Filesystem;
 use linux::os::{self, At};
-use objects::NameHash;
+use linux::quota::Quota;
+use objects::{NameHash, ObjectId, VolumeId};
 use uuid::Uuid;
 
 use crate::pool::store::disk::Disk;
@@ -20,26 +22,37 @@ use crate::pool::store::trash::TrashEntry;
 /// The longest name of an entry in bytes, `NAME_MAX`.
 const MAX_NAME: usize = 255;
 
+/// The metadata of each subvolume, of which no space for data becomes free.
+const ROOT_OF_SUBVOLUME: u64 = 16 << 10;
+
+const READ_CHARGE: &str = "ask what a kept object uses";
+
 /// A deleted object that can come back.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KeptEntry {
     /// The entry that the trash gets after it.
     pub(crate) entry: TrashEntry,
-    /// The bytes on the disk, unless the kernel counts them; `None` until they are measured.
+    /// The bytes on the disk that the kernel does not charge; `None` until they are measured.
     pub(crate) used: Option<u64>,
     /// Whether it is coming back, so that nobody else may take it.
     pub(crate) returns: bool,
 }
 
 impl KeptEntry {
-    /// `counted`: whether the kernel counts the usage of what has a quota id.
+    /// `counted`: whether the kernel counts its usage.
     pub(crate) fn new(entry: TrashEntry, counted: bool) -> Self {
-        let used = (counted && entry.quota_id.is_some()).then_some(0);
         Self {
             entry,
-            used,
+            used: counted.then_some(0),
             returns: false,
         }
+    }
+
+    /// Whether it is a volume with an id, or was until an undeletion under another name was interrupted.
+    pub(crate) fn is_volume(&self, name: &KeptName, id: VolumeId) -> bool {
+        let has = self.entry.volume;
+        let is_renamed = has.is_some_and(|has| !name.has_hash(has.hash()));
+        has == Some(id) || is_renamed && name.has_hash(id.hash())
     }
 }
 
@@ -105,11 +118,17 @@ pub(crate) fn names(kept: &OwnedFd) -> Result<Vec<KeptName>, Fault> {
         .collect())
 }
 
-/// The kept entries. `counted`: whether the kernel counts the usage of what has a quota id.
-pub(crate) fn entries(kept: &OwnedFd, counted: bool) -> Result<Vec<(KeptName, KeptEntry)>, Fault> {
+/// The kept entries. Those that the kernel charges with nothing are measured: btrfs forgets charges while its quota is
+/// off.
+pub(crate) fn entries(
+    kept: &OwnedFd,
+    quota: &dyn Quota,
+) -> Result<Vec<(KeptName, KeptEntry)>, Fault> {
     let entry = |name: KeptName| {
         let entry = TrashEntry::find(kept, &name.place())?;
-        Ok((name, KeptEntry::new(entry, counted)))
+        let charged = entry.quota_id.map(|id| quota.usage(id)).transpose();
+        let charged = charged.context(READ_CHARGE)?.unwrap_or_default();
+        Ok((name, KeptEntry::new(entry, charged > 0)))
     };
     names(kept)?.into_iter().map(entry).collect()
 }
@@ -125,9 +144,26 @@ impl Disk {
         self.move_away(self.homes.of::<R>(), directory.as_ref(), kept, place)
     }
 
-    /// Moves a kept object to its place in the trash, durably; false if somebody removed it by hand.
-    pub(crate) fn purge(&self, kept: &OwnedFd, place: &OsStr) -> Result<bool, Fault> {
-        self.move_away(kept, place, &self.homes.trash, place)
+    /// Moves a kept object to its place in the trash; false if somebody removed it by hand. It is durable after
+    /// [`Disk::sync_ended`].
+    pub(crate) fn end_kept(&self, kept: &OwnedFd, place: &OsStr) -> Result<bool, Fault> {
+        self.rename_away(At::new(kept, place), At::new(&self.homes.trash, place))
+    }
+
+    /// Makes the moves of kept objects to the trash durable.
+    pub(crate) fn sync_ended(&self, kept: &OwnedFd) -> Result<(), Fault> {
+        self.sync_dirs([&self.homes.trash, kept])
+    }
+
+    /// The bytes that the kernel charges a deleted object with; 0 where nothing counts them.
+    pub(crate) fn charged(&self, entry: &TrashEntry) -> Result<u64, Fault> {
+        let id = entry.quota_id.filter(|_| self.accounts());
+        let bytes = id.map(|id| self.quota.usage(id)).transpose();
+        let bytes = bytes.context(READ_CHARGE)?.unwrap_or_default();
+        if self.filesystem == Filesystem::Btrfs {
+            return Ok(bytes.saturating_sub(ROOT_OF_SUBVOLUME));
+        }
+        Ok(bytes)
     }
 
     /// Replaces the record of a kept object durably.

@@ -22,10 +22,10 @@ pub(crate) struct TrashEntry {
     pub(crate) volume: Option<VolumeId>,
     /// The file of its record, if it has one.
     pub(in crate::pool) file: Option<&'static str>,
-    /// Whether it is a snapshot, or a volume with a source.
-    pub(crate) is_copy: bool,
-    /// The bytes that it frees, if it was deleted for its space.
+    /// The bytes that it was charged, if it was deleted for its space and that is not free yet.
     pub(crate) frees: Option<u64>,
+    /// Whether its move to the trash is not durable yet, so that nothing of it may be removed.
+    pub(crate) is_moving: bool,
 }
 
 impl TrashEntry {
@@ -36,8 +36,8 @@ impl TrashEntry {
             retains: record.retains().to_vec(),
             volume: R::volume(record.id()),
             file: Some(R::FILE),
-            is_copy: record.is_copy(),
             frees: None,
+            is_moving: false,
         }
     }
 

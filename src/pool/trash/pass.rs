@@ -29,10 +29,10 @@ use crate::pool::work::Work;
 
 pub(super) const LAST_RETRY: Duration = Duration::from_mins(5);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// How long the filesystem may take to free the blocks of an entry that has none in common with copies.
-const SHARED_AFTER: Duration = Duration::from_secs(30);
-/// The delay of the retry at which the space of an entry that resists is not expected any more.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(16);
+/// How long the space of an entry is expected that is empty or resists. Others may share its blocks.
+const EXPECTED_FOR: Duration = Duration::from_secs(15);
+/// How often the kept objects are inspected while an entry is being reclaimed.
+const INSPECT_EVERY: Duration = Duration::from_secs(2);
 /// How often long work is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// The time is read once per this number of removed files.
@@ -52,6 +52,8 @@ pub(super) struct Leftovers {
     release: Option<Retry>,
     /// The changes of the index when all empty entries were referenced last.
     all_referenced: Option<u64>,
+    /// Whether the last pass ended early for something urgent.
+    pub(super) was_overtaken: bool,
 }
 
 /// An empty entry whose quota id is still charged.
@@ -103,6 +105,8 @@ impl Leftovers {
         news: bool,
     ) -> Result<usize, Fault> {
         let mut names = BTreeSet::new();
+        self.was_overtaken = false;
+        work.pool.trash.begin_pass();
         if news {
             self.all_referenced = None;
         }
@@ -117,9 +121,11 @@ impl Leftovers {
             disk,
             left: self,
             destroyed: false,
+            freed: Vec::new(),
             reclaimed: 0,
         };
         pass.all(&names);
+        pass.count_freed();
         let reclaimed = pass.reclaimed;
         let resisting = self.resisting.len();
         let trash = &work.pool.trash;
@@ -153,6 +159,8 @@ struct Pass<'a> {
     left: &'a mut Leftovers,
     /// Whether a subvolume was destroyed, whose space is free after a commit.
     destroyed: bool,
+    /// The entries that are removed and whose space somebody waits for.
+    freed: Vec<OsString>,
     reclaimed: usize,
 }
 
@@ -162,7 +170,15 @@ impl Pass<'_> {
     }
 
     fn all(&mut self, names: &BTreeSet<OsString>) {
-        for name in names {
+        let in_order = names.iter().filter_map(|name| {
+            let (may_be_removed, is_urgent) = self.pool().state.read(|index| index.urgency(name));
+            may_be_removed.then_some((!is_urgent, name))
+        });
+        // Those first whose space somebody waits for.
+        for (is_other, name) in in_order.collect::<BTreeSet<_>>() {
+            if is_other {
+                self.count_freed();
+            }
             let resisting = self.left.resisting.get(name);
             let waits = resisting.is_some_and(|retry| !retry.is_due());
             if self.left.emptied.contains_key(name) || waits {
@@ -187,31 +203,51 @@ impl Pass<'_> {
         if self.pool().trash.is_stopped() || !self.pool().state.serves(self.disk) {
             return false;
         }
+        if is_overtaken(self.pool(), self.disk) {
+            self.left.was_overtaken = true;
+            return false;
+        }
         self.work.advance();
         // The step may remove the entry from the index.
-        let frees_space = self.pool().state.frees_space(name);
+        let (_, is_urgent) = self.pool().state.read(|index| index.urgency(name));
         match step(self, name) {
             Ok(true) => {
                 self.left.resisting.remove(name);
                 self.left.interrupted.remove(name);
-                if frees_space {
-                    self.free_removed();
+                if is_urgent {
+                    self.freed.push(name.to_owned());
+                } else {
+                    self.count_reclaimed(name);
                 }
-                let pool = self.pool();
-                pool.state.remove_from_trash(name);
-                tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
-                self.reclaimed += 1;
             }
             Ok(false) => {
                 self.left.resisting.remove(name);
             }
             Err(fault) if fault.errno == Errno::CANCELED => {
                 self.left.interrupt(name);
+                self.left.was_overtaken = self.pool().trash.is_urgent();
                 return false;
             }
             Err(fault) => self.postpone(name, fault),
         }
         true
+    }
+
+    fn count_reclaimed(&mut self, name: &OsStr) {
+        let pool = self.pool();
+        pool.state.remove_from_trash(name);
+        tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
+        self.reclaimed += 1;
+    }
+
+    /// Counts entries as reclaimed whose space somebody waits for, once it is free.
+    fn count_freed(&mut self) {
+        if !self.freed.is_empty() {
+            self.free_removed();
+        }
+        for name in std::mem::take(&mut self.freed) {
+            self.count_reclaimed(&name);
+        }
     }
 
     fn postpone(&mut self, name: &OsStr, fault: Fault) {
@@ -226,7 +262,7 @@ impl Pass<'_> {
         );
         self.left.interrupt(name);
         // Until then other objects are not reclaimed in its place.
-        if retry.delay >= GIVEN_UP_AFTER {
+        if retry.delay > EXPECTED_FOR {
             self.pool().state.frees_nothing(name);
         }
         self.left.resisting.insert(name.to_owned(), retry);
@@ -249,6 +285,11 @@ impl Pass<'_> {
             }
         }
         if due {
+            for (name, emptied) in &self.left.emptied {
+                if emptied.since.elapsed() >= EXPECTED_FOR {
+                    self.pool().state.frees_nothing(name);
+                }
+            }
             self.left.release = Some(Retry::after(self.left.release.as_ref()));
         }
     }
@@ -298,7 +339,7 @@ impl Pass<'_> {
             }
             Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
         };
-        let progress = Progress::new(self.work, name);
+        let progress = Progress::new(self.work, disk, name);
         let entry = TrashEntry::read(&dir)?;
         // A discarded copy has no record; only its data shows the quota id.
         let emptied = self.left.interrupted.get(name).copied();
@@ -332,15 +373,6 @@ impl Pass<'_> {
             emptied.since = Instant::now();
         }
         if !self.release_id(name)? {
-            let references = pool.state.references_since(None);
-            let is_in = |volume| {
-                references
-                    .as_ref()
-                    .is_some_and(|all| all.volumes.contains(&volume))
-            };
-            if entry.volume.is_some_and(is_in) {
-                pool.state.frees_nothing(name);
-            }
             self.left.release_soon();
             return Ok(false);
         }
@@ -350,10 +382,6 @@ impl Pass<'_> {
     /// Removes an entry that waits, unless its quota id is still charged.
     fn finish(&mut self, name: &OsStr) -> Result<bool, Fault> {
         if !self.release_id(name)? {
-            let emptied = self.left.emptied.get(name);
-            if emptied.is_some_and(|emptied| emptied.since.elapsed() >= SHARED_AFTER) {
-                self.pool().state.frees_nothing(name);
-            }
             return Ok(false);
         }
         let dir = os::open_dir(&self.disk.homes.trash, name);
@@ -394,7 +422,7 @@ impl Pass<'_> {
                 // Not a file, or a protected one: it is no record, and is removed like the rest.
                 Err(_) => {
                     let manner = disk.filesystem.removal();
-                    let progress = Progress::new(self.work, name);
+                    let progress = Progress::new(self.work, disk, name);
                     tree::empty(os, dir, None, manner, &progress)?;
                 }
             }
@@ -411,17 +439,27 @@ fn charged_to(disk: &Disk, dir: &OwnedFd) -> Option<u32> {
     disk.quota.charged_to(data.as_fd()).ok()?
 }
 
+/// Whether something is to be done before an entry is reclaimed further.
+fn is_overtaken(pool: &Pool, disk: &Disk) -> bool {
+    if pool.trash.inspects(INSPECT_EVERY) && pool.has_to_expire(disk) {
+        pool.trash.hurry();
+    }
+    pool.trash.is_urgent()
+}
+
 struct Progress<'a> {
     work: &'a Work<'a>,
+    disk: &'a Disk,
     name: &'a OsStr,
     count: AtomicU64,
     reported: Mutex<Instant>,
 }
 
 impl<'a> Progress<'a> {
-    fn new(work: &'a Work<'a>, name: &'a OsStr) -> Self {
+    fn new(work: &'a Work<'a>, disk: &'a Disk, name: &'a OsStr) -> Self {
         Self {
             work,
+            disk,
             name,
             count: AtomicU64::new(0),
             reported: Mutex::new(Instant::now()),
@@ -452,6 +490,6 @@ impl Watch for Progress<'_> {
 
     fn stopped(&self) -> bool {
         let pool = self.work.pool;
-        pool.trash.is_stopped() || pool.why_unavailable().is_some()
+        pool.trash.is_stopped() || pool.why_unavailable().is_some() || is_overtaken(pool, self.disk)
     }
 }

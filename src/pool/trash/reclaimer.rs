@@ -19,6 +19,10 @@ pub(crate) struct Trash {
     pub(in crate::pool) resisting: AtomicUsize,
     /// The files and directories removed since start.
     pub(in crate::pool) removed: AtomicU64,
+    /// Whether an entry has come whose space somebody waits for.
+    is_urgent: AtomicBool,
+    /// When the kept objects are inspected while an entry is being reclaimed.
+    inspects_at: Mutex<Option<Instant>>,
     news: Mutex<bool>,
     wake: Condvar,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -29,6 +33,32 @@ impl Trash {
     pub(crate) fn notify(&self) {
         *lock(&self.news) = true;
         self.wake.notify_all();
+    }
+
+    /// Has the reclaimer begin with the entries whose space somebody waits for, and continue with its present entry later.
+    pub(in crate::pool) fn hurry(&self) {
+        self.is_urgent.store(true, Ordering::Relaxed);
+        self.notify();
+    }
+
+    pub(super) fn is_urgent(&self) -> bool {
+        self.is_urgent.load(Ordering::Relaxed)
+    }
+
+    /// Begins a pass over all entries.
+    pub(super) fn begin_pass(&self) {
+        self.is_urgent.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the kept objects are to be inspected, which is then due after this time again.
+    pub(super) fn inspects(&self, every: Duration) -> bool {
+        let mut at = lock(&self.inspects_at);
+        let now = Instant::now();
+        let is_due = at.is_none_or(|at| at <= now);
+        if is_due {
+            *at = Some(now + every);
+        }
+        is_due
     }
 
     /// Starts the reclaimer in a thread with this name, unless it is running.

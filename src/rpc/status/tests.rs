@@ -75,6 +75,7 @@ table! {
     Error::Incompatible { .. }, incompatible()               => [Exists,  Exists,  Exists,  Exists,  Exists,  Exists];
     Error::NotFound { .. }, Error::NotFound { what: "volume", id: text() }
                                                              => [Absent,  Absent,  Fine,    Absent,  Absent,  Absent];
+    Error::EndedEarly { .. }, ended_early()                  => [Absent,  Absent,  Absent,  Absent,  Absent,  Absent];
     Error::NotPublishedThere { .. }, not_published()         => [Absent,  Absent,  Absent,  Absent,  Absent,  Absent];
     Error::PoolNotHere { .. }, Error::PoolNotHere { pool: id() }
                                                              => [Absent,  Absent,  Precon,  Absent,  Absent,  Absent];
@@ -203,6 +204,15 @@ fn incompatible() -> Error {
     Error::Incompatible {
         what: Existing::Target(path()),
         difference: Difference::NoCopy,
+    }
+}
+
+fn ended_early() -> Error {
+    Error::EndedEarly {
+        what: "volume",
+        id: text(),
+        ago: std::time::Duration::from_mins(5),
+        cause: pool::Cause::Demand,
     }
 }
 

@@ -253,32 +253,42 @@ fn a_failed_undeletion_changes_no_name() {
     );
 }
 
-/// Blocks that a kept copy shares with an existing volume do not count as space, and those of a kept volume with kept
-/// copies once.
+/// Blocks that a kept copy shares with an existing volume count as space until the copy has ended for a creation in vain. A
+/// request above the capacity ends nothing, and a kept volume and its kept copy end one after the other.
 ///
-/// Proves: UD6.
+/// Proves: UD6, G3.
 #[test]
-fn shared_blocks_are_no_space() {
+fn shared_blocks_count_until_their_object_has_ended() {
     require!(loop_devices);
     let pool = DiskNode::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
     // It leaves less space than the sizes do.
     pool.make("other", 0, 100);
     let volume = pool.make("pvc", 80 * MIB, 78);
-    let copy = pool.driver.create_snapshot(&snapshot("s", volume.id));
     let before = pool.capacity();
-    pool.driver
-        .delete_snapshot(&copy.unwrap().id.to_string())
-        .unwrap();
-    let refused = pool
-        .driver
-        .create(&create("new", before + 40 * MIB))
-        .unwrap_err();
+    let keep_copy = || {
+        let copy = pool.driver.create_snapshot(&snapshot("s", volume.id));
+        let id = copy.unwrap().id.to_string();
+        pool.driver.delete_snapshot(&id).unwrap();
+        eventually("the kept copy is measured", || {
+            pool.capacity() >= before + 60 * MIB
+        });
+    };
+    keep_copy();
+    let large = create("large", pool.capacity() + 8 * MIB);
+    let refused = pool.driver.create(&large).unwrap_err();
     assert_eq!(code(&refused), Code::ResourceExhausted, "{refused}");
     assert_eq!(pool.kept(), 1);
-    pool.delete(&volume);
-    eventually("the kept volume is measured", || {
-        pool.capacity() >= before + 60 * MIB
+    let mut last = Code::Unavailable;
+    eventually("the copy has ended in vain", || {
+        let refused = pool.driver.create(&create("new", before + 40 * MIB));
+        last = code(&refused.unwrap_err());
+        last != Code::Unavailable
     });
+    assert_eq!((last, pool.kept()), (Code::ResourceExhausted, 0));
+    assert!(pool.capacity() < before + 8 * MIB);
+
+    keep_copy();
+    pool.delete(&volume);
     pool.create_after_waiting("new", before + 60 * MIB);
     assert_eq!(pool.kept(), 0);
 }

@@ -288,7 +288,9 @@ fn a_moved_volume_returns_to_its_kept_snapshot() {
 /// Proves: UD2.
 #[test]
 fn a_half_renamed_volume_is_found_by_both_ids() {
-    for (asked, new) in [("pvc", "third"), ("other", "other"), ("pvc", "other")] {
+    let cases = [("pvc", "third"), ("other", "other"), ("pvc", "other")];
+    let purged = [("pvc", "purged"), ("other", "purged")];
+    for (asked, new) in cases.into_iter().chain(purged) {
         let mut keeping = Keeping::new(",keep=1h");
         let volume = keeping.make("pvc", 4 * MIB);
         keeping.delete(&volume);
@@ -310,6 +312,11 @@ fn a_half_renamed_volume_is_found_by_both_ids() {
         let refused = keeping.driver().undelete(&request("pvc", None));
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("--as other"), "{refused}");
+        if new == "purged" {
+            assert_eq!(keeping.driver().purge(Some(&id(asked))).unwrap(), 1);
+            assert_eq!(keeping.kept(), [""; 0]);
+            continue;
+        }
         let as_new = (asked != new).then_some(new);
         let back = keeping.driver().undelete(&request(asked, as_new)).unwrap();
         assert_eq!((back.id, back.existed), (id(new), false), "{asked} {new}");

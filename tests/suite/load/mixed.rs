@@ -26,7 +26,7 @@ const KILLS: Range<usize> = 3..50;
 const CALLS: usize = 250;
 
 /// How the log says that a kept object ended before its time.
-const EARLY: &str = "early=true";
+const EARLY: &str = "cause=Demand";
 
 const MIB: u64 = 1 << 20;
 

@@ -19,6 +19,8 @@ pub struct Model {
     pub volumes: BTreeMap<String, Made>,
     /// The deleted volumes of [`KEEPING`], the oldest first, with their names.
     pub kept: Vec<(String, Made)>,
+    /// The names of those that ended early since the driver started.
+    pub ended: BTreeSet<String>,
     pub mounts: BTreeMap<usize, Mounted>,
     /// The targets whose mount was removed without the driver, and whether each is a file.
     pub left: BTreeMap<usize, bool>,
@@ -201,15 +203,20 @@ impl Model {
     /// Removes the oldest kept volumes until this much is free without the others.
     pub fn free_space_for(&mut self, size: u64) {
         while !self.kept.is_empty() && self.free_space(KEEPING) - self.kept_size() < size {
-            self.kept.remove(0);
+            self.end_oldest();
         }
     }
 
     /// Removes the oldest kept volumes down to this number, as far as the disk may be nearly full with them.
     pub fn end_on_full_disk(&mut self, number: usize) {
         while self.kept.len() > number && self.allocated() > SIZE - SIZE / 40 {
-            self.kept.remove(0);
+            self.end_oldest();
         }
+    }
+
+    fn end_oldest(&mut self) {
+        let (name, _) = self.kept.remove(0);
+        self.ended.insert(name);
     }
 
     /// The most bytes that the volumes of [`KEEPING`] may use, the kept ones included. Only images have data.
@@ -239,6 +246,9 @@ impl Model {
     /// Returns the name that the volume has then.
     pub fn undelete(&mut self, name: &str, new: Option<&str>) -> Result<String, Code> {
         let Some(at) = self.kept.iter().rposition(|(kept, _)| kept == name) else {
+            if self.ended.contains(name) {
+                return Err(Code::NotFound);
+            }
             let lives = self
                 .volumes
                 .get(name)
@@ -252,6 +262,7 @@ impl Model {
             return Err(Code::FailedPrecondition);
         }
         let (_, made) = self.kept.remove(at);
+        self.ended.remove(name);
         self.volumes.insert(new.to_owned(), made);
         Ok(new.to_owned())
     }
@@ -259,6 +270,8 @@ impl Model {
     pub fn purge(&mut self, name: Option<&str>) -> Result<usize, Code> {
         let before = self.kept.len();
         let stays = |kept: &String| name.is_some_and(|name| name != kept);
+        let purged = self.kept.iter().filter(|(kept, _)| !stays(kept));
+        self.ended.extend(purged.map(|(kept, _)| kept.clone()));
         self.kept.retain(|(kept, _)| stays(kept));
         match (before - self.kept.len(), name) {
             (0, Some(_)) => Err(Code::NotFound),

@@ -102,10 +102,6 @@ pub trait Record: Serialize + DeserializeOwned {
     fn is_exclusive(&self) -> bool {
         false
     }
-    /// Whether it was made from another object.
-    fn is_copy(&self) -> bool {
-        true
-    }
     /// Its image, or that of its source; `None` for a directory.
     fn image(&self) -> Option<Image>;
     /// Takes the length of the image on the disk, in bytes.

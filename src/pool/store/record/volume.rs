@@ -199,10 +199,6 @@ impl Record for VolumeRecord {
         self.exclusive
     }
 
-    fn is_copy(&self) -> bool {
-        self.source.is_some()
-    }
-
     fn image(&self) -> Option<Image> {
         self.image
     }

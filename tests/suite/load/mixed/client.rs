@@ -20,6 +20,9 @@ use support::messages::create;
 use support::name;
 use support::server::Clients;
 
+/// What the driver says about an object whose undeletion under another name was interrupted.
+const HALF_RENAMED: &str = "an interrupted undelete";
+
 /// The number of names of each client.
 pub const NAMES: usize = 2;
 
@@ -85,8 +88,10 @@ impl Client {
                 self.write(&name);
             }
         }
+        // A client may repeat it, or try without a new name first, as a person may.
         while let Some([id, of, to]) = self.again.clone() {
-            if self.undelete(id, &of, Some(&to)).await.is_none() {
+            let as_name = Some(&*to).filter(|_| self.random.below(2) == 0);
+            if self.undelete(id, &of, as_name).await.is_none() {
                 return self;
             }
             tokio::time::sleep(PAUSE).await;
@@ -283,14 +288,29 @@ impl Client {
         Some(())
     }
 
-    /// The state after the newest object with an id has come back under a name.
-    fn returned(&self, of: &str, id: &str, to: &str) -> Option<World> {
-        let index = self.world[of].kept.iter().rposition(|kept| kept.id == id)?;
-        if self.live(to).is_some() {
+    /// The states after the newest object of a pool with an id has come back under a name. Several pools have objects
+    /// with an id only until those of the others end.
+    fn returned(&self, of: &str, id: &str, to: &str) -> Vec<World> {
+        let places = 0..self.ids.len();
+        places
+            .rev()
+            .filter_map(|place| self.returned_from(place, of, id, to))
+            .collect()
+    }
+
+    fn returned_from(&self, place: usize, of: &str, id: &str, to: &str) -> Option<World> {
+        let has_id = |kept: &Object| kept.id == id;
+        let is_newest = |kept: &Object| has_id(kept) && kept.place == place;
+        let index = self.world[of].kept.iter().rposition(is_newest)?;
+        let others = self.world[of].kept.iter().filter(|kept| has_id(kept));
+        let has_others = { others }.any(|kept| kept.place != place);
+        if self.live(to).is_some() || has_others && !self.pools.ends {
             return None;
         }
         let mut world = self.world.clone();
-        let mut back = world.get_mut(of).unwrap().kept.remove(index);
+        let kept = &mut world.get_mut(of).unwrap().kept;
+        let mut back = kept.remove(index);
+        kept.retain(|kept| !has_id(kept) || kept.place == place);
         if to != of {
             back.id = VolumeId::new(self.ids[back.place], &name(to)).to_string();
         }
@@ -316,33 +336,40 @@ impl Client {
         if let Some(to) = as_name {
             self.again = Some([&id, of, to].map(str::to_owned));
         }
-        let answer = self.answered(&call, end, |_| after.into_iter().collect())?;
-        if !matches!(answer, Err((Code::Unavailable | Code::Aborted, _))) {
+        let answer = self.answered(&call, end, |_| after)?;
+        let is_final = !matches!(answer, Err((Code::Unavailable | Code::Aborted, _)));
+        if is_final && as_name.is_some() || answer.is_ok() {
             self.again = None;
         }
         let (with_id, places) = self.world[of].with_id(&id);
         let is_kept = !with_id.is_empty();
         let is_repeated = as_name.is_none() && self.live(of).is_some_and(|live| live.id == id);
-        match (answer, returned) {
-            (Ok(new), Some(world)) => {
-                self.world = world;
-                let live = self.live(to).unwrap().clone();
-                if new != live.id || self.pools.token_of(to) != live.token {
-                    let token = self.pools.token_of(to);
-                    self.unexpected((new, token));
+        match (answer, !returned.is_empty()) {
+            (Ok(new), true) => {
+                let token = self.pools.token_of(to);
+                let is = |world: &World| {
+                    let live = world[to].live.as_ref();
+                    live.is_some_and(|live| (&live.id, &live.token) == (&new, &token))
+                };
+                match returned.into_iter().find(is) {
+                    Some(world) => self.world = world,
+                    None => self.unexpected((new, token)),
                 }
                 self.count(as_name.map_or("undelete", |_| "undelete --as"));
             }
             // It may be repeated, and may be a repetition once the kept one has ended.
-            (Ok(new), None) if is_repeated && (!is_kept || self.pools.ends) && new == id => {
+            (Ok(new), false) if is_repeated && (!is_kept || self.pools.ends) && new == id => {
                 self.held(of).kept.retain(|kept| kept.id != id);
             }
-            (Ok(new), None) => self.unexpected(new),
+            (Ok(new), false) => self.unexpected(new),
             (Err((Code::NotFound, _)), _) if !is_kept => {}
             (Err((Code::NotFound, _)), _) if self.pools.ends => {
                 self.held(of).kept.retain(|kept| kept.id != id);
             }
             (Err((Code::FailedPrecondition, _)), _) if self.live(to).is_some() || places > 1 => {}
+            (Err((Code::FailedPrecondition, said)), _) if said.contains(HALF_RENAMED) => {}
+            // It has ended since it was found.
+            (Err((Code::Aborted, _)), _) if self.pools.ends => {}
             (Err(refused), _) => self.expect_later(refused),
         }
         Some(())
