@@ -41,8 +41,8 @@ const FEATURES: [&str; 18] = [
     "shares",
 ];
 
-/// The functions of these features that the creation may enter: the question of the admission whether an import waits for
-/// the id, the default of a request without a source, and the sums of a pool's reservations.
+/// The functions of these features that the creation may enter. The admission asks whether an import waits for the id, a
+/// request without a source has a default, and a reservation reads the sums of a pool.
 const ALLOWED: [&str; 8] = [
     "pool::conversion::check_no_import",
     "pool::conversion::find_incoming",

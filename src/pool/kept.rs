@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use linux::fault::{Fault, InContext};
+use linux::filesystem::Filesystem;
 use linux::sync::lock;
 use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use uuid::Uuid;
@@ -31,6 +32,10 @@ use crate::pool::work::Work;
 
 /// How often the space of the disk is inspected while objects are kept, because pods write without notice.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
+/// After the end of kept objects, no more end for this time, because the blocks of the first ones may be counted late.
+const COUNTED_SOON: Duration = Duration::from_secs(2);
+/// The time within which the blocks of removed files are counted as free.
+const COUNTED_WITHIN: Duration = Duration::from_secs(15);
 /// The part of the disk that is to be free while objects are kept.
 const LEAST_FREE: u64 = 50;
 
@@ -140,14 +145,35 @@ impl Pool {
     ) -> Result<()> {
         let measured = self.measure_kept(disk, &mut measurement);
         measured.map_err(|fault| self.classify(fault))?;
-        let Some(oldest) = self.state.to_end(policy, demand, &measurement) else {
-            return Ok(());
+        let oldest = if self.is_counted_late(disk, COUNTED_SOON) {
+            Some(Vec::new())
+        } else {
+            self.state.to_end(policy, demand, &measurement)
         };
-        self.end(disk, &oldest, Cause::Demand)?;
+        match oldest {
+            Some(oldest) => {
+                self.end(disk, &oldest, Cause::Demand)?;
+            }
+            None if self.is_counted_late(disk, COUNTED_WITHIN) => {}
+            None => return Ok(()),
+        }
         self.measure_member(disk);
         Err(Error::FreeingSpace {
             pool: self.options.name.clone(),
         })
+    }
+
+    /// Whether objects that ended for their space were removed within a time, and the filesystem may not count all of
+    /// their blocks as free yet, although it was asked to.
+    fn is_counted_late(&self, disk: &Disk, within: Duration) -> bool {
+        let freed = self.state.read(|index| index.sums.freed_at);
+        let is_late = matches!(disk.filesystem, Filesystem::Btrfs | Filesystem::Xfs)
+            && freed.is_some_and(|freed| freed.elapsed() < within);
+        if is_late && disk.filesystem == Filesystem::Btrfs {
+            // It counts them at its second commit after the removal, if a thread of its own had a file still.
+            let _ = disk.free_removed();
+        }
+        is_late
     }
 
     /// Deletes kept objects for good, durably, except for those that are coming back; returns the number of the others.

@@ -258,8 +258,8 @@ impl Volumes {
         }
     }
 
-    /// Refuses a volume while another of the same id may be in a member that was not read: either the pool that the id
-    /// names has given a volume away, or this pool has, whose next volume may get the id.
+    /// Refuses a volume while another of the same id may be in a member that was not read. That is possible if this pool,
+    /// or the one that the id names, has given a volume away.
     fn check_destinations(&self, pool: &Pool, id: Option<VolumeId>) -> Result<()> {
         let unread = self.unread_members();
         let Some((other, reason)) = unread.first() else {

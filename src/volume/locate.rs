@@ -65,7 +65,7 @@ impl<R: Resource> MoveCopy<R> {
     }
 }
 
-/// What a pool knows about an object.
+/// The knowledge of a pool about an object.
 struct Answer<R: Resource> {
     pool: Arc<Pool>,
     known: Lookup<R>,
@@ -226,7 +226,7 @@ impl Volumes {
         })
     }
 
-    /// What each pool knows about an object.
+    /// The knowledge of each pool about an object.
     fn ask_all<R: Resource>(&self, id: R::Id) -> BTreeMap<PoolId, Answer<R>> {
         let mut answers: BTreeMap<PoolId, Answer<R>> = BTreeMap::new();
         for pool in self.pools().iter() {

@@ -21,7 +21,7 @@ use support::{Fakes, Running, create, directory_of, name, publish, require, snap
 
 const MIB: u64 = 1 << 20;
 const SMALL: u64 = MIB;
-/// What only member a has free.
+/// A size for which only member a has free space.
 const LARGE: u64 = 32 * MIB;
 
 /// A way for an object to come into member a.
@@ -292,7 +292,7 @@ impl Purpose {
     }
 }
 
-/// Whatever the way in which an object comes into a pool, it is refused where the table says so, and nowhere else.
+/// In each way to come into a pool, an object is refused where the table says so, and nowhere else.
 ///
 /// Proves: PC1, PS5, MV4, UD3, UD12.
 #[test]

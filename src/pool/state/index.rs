@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use linux::quota::Enforcement;
 use objects::{ObjectId, PoolId, SnapshotId, SnapshotName, VolumeId, VolumeName};
@@ -66,6 +67,8 @@ pub(crate) struct Sums {
     pub(crate) changes: u64,
     /// The number of trash entries that freed space for a grant.
     pub(crate) freed: u64,
+    /// When the last of them was removed.
+    pub(crate) freed_at: Option<Instant>,
 }
 
 /// The sum over trash entries that were deleted for their space.
@@ -210,7 +213,10 @@ impl Index {
         let entry = self.trash.remove(name)?;
         self.sums.trash = self.sums.trash.saturating_sub(entry.reserved);
         self.sums.freeing.remove(&entry);
-        self.sums.freed += u64::from(entry.frees.is_some());
+        if entry.frees.is_some() {
+            self.sums.freed += 1;
+            self.sums.freed_at = Some(Instant::now());
+        }
         self.change_retained(&entry.retains, Retained::remove);
         Some(entry)
     }

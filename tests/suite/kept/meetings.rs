@@ -343,7 +343,7 @@ fn an_undelete_of_what_exists_says_so() {
     assert!(undelete());
 }
 
-/// Two members that keep a volume of one id, which was moved before the first deletion: no clock tells which is newer, so the
+/// Two members keep a volume of one id, which was moved before the first deletion. No clock says which is newer, so the
 /// request names one.
 ///
 /// Proves: UD3.

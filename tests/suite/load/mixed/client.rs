@@ -20,7 +20,7 @@ use support::messages::create;
 use support::name;
 use support::server::Clients;
 
-/// What the driver says about an object whose undeletion under another name was interrupted.
+/// A part of the message about an object whose undeletion under another name was interrupted.
 const HALF_RENAMED: &str = "an interrupted undelete";
 
 /// The number of names of each client.
