@@ -3,6 +3,8 @@
 //! Each way in which an object comes is a [`Purpose`], and [`Purpose::questions`] is the table of the questions that
 //! it must pass. Whether there is free space is no question here: a reservation answers that.
 
+use std::sync::Arc;
+
 use linux::quota::Enforcement;
 use objects::{ObjectId, VolumeId, VolumeName};
 
@@ -48,10 +50,9 @@ enum Question {
     Members,
     /// Can the pool be used?
     Available,
-    /// Does the pool have the filesystem that the class and the capabilities name?
-    Filesystem,
-    /// Does the pool enforce sizes, if the class requires that?
-    Enforcement,
+    /// Does the pool have the filesystem that the class and the capabilities name, and enforce sizes if the class
+    /// requires that?
+    Class,
     /// Does the node have the program that formats the image?
     Program,
     /// Does the pool take new objects?
@@ -64,40 +65,28 @@ enum Question {
     Imports,
     /// Is there none in the pool that the id names, which would take the volume for its own result?
     ImportsAtHome,
-    /// Is the id or the name of the moved volume free in the pool?
-    Place,
-    /// Are there no snapshots of the moved volume from before?
-    Snapshots,
-    /// Does the pool write the blocks of the moved image in place?
-    InPlace,
-    /// Is the disk not another volume's alone?
-    Disk,
-    /// Can the pool enforce the size of the moved volume?
-    Limit,
+    /// Can the pool take over the moved volume?
+    Target,
 }
 
 impl Purpose {
     /// The questions for a purpose, in the order in which they are asked. The first refusal is the answer.
     const fn questions(self) -> &'static [Question] {
         use Question::{
-            Available, Cordon, Destinations, Disk, Enforcement, Filesystem, Imports, ImportsAtHome,
-            InPlace, Limit, Members, Name, Place, Program, Snapshots, Topology,
+            Available, Class, Cordon, Destinations, Imports, ImportsAtHome, Members, Name, Program,
+            Target, Topology,
         };
         #[rustfmt::skip]
         let questions: &[Question] = match self {
-            Self::Create => &[
-                Topology, Members, Available, Filesystem, Enforcement, Program, Cordon, Destinations, Name, Imports,
-            ],
-            Self::Copy => &[
-                Topology, Members, Available, Filesystem, Enforcement, Cordon, Destinations, Name, Imports,
-            ],
+            Self::Create => &[Topology, Members, Available, Class, Program, Cordon, Destinations, Name, Imports],
+            Self::Copy => &[Topology, Members, Available, Class, Cordon, Destinations, Name, Imports],
             Self::Snapshot => &[Topology, Cordon],
             Self::Import => &[Members, Cordon, Destinations, Name],
             Self::FinishImport => &[Name],
             // Not Cordon, because a volume comes back to a disk that is emptied, to be moved.
             Self::Undelete => &[Members, Destinations, Name, Imports, ImportsAtHome],
-            Self::Move => &[Available, Cordon, Place, Imports, Snapshots, InPlace, Disk, Limit],
-            Self::Report => &[Filesystem, Enforcement, Program, Cordon, Destinations],
+            Self::Move => &[Available, Cordon, Imports, Target],
+            Self::Report => &[Class, Program, Cordon, Destinations],
             // They are in the pool already.
             Self::UndeleteSnapshot | Self::Expand => &[],
         };
@@ -180,22 +169,6 @@ impl<'a> Arrival<'a> {
             ..self
         }
     }
-
-    fn id(&self) -> Result<VolumeId> {
-        self.id.ok_or_else(|| self.lacks("id"))
-    }
-
-    fn name(&self) -> Result<&'a VolumeName> {
-        self.name.ok_or_else(|| self.lacks("name"))
-    }
-
-    fn record(&self) -> Result<&'a VolumeRecord> {
-        self.moved.ok_or_else(|| self.lacks("record"))
-    }
-
-    fn lacks(&self, what: &str) -> Error {
-        Error::Internal(format!("an admission ({:?}) has no {what}", self.purpose))
-    }
 }
 
 impl Volumes {
@@ -227,14 +200,11 @@ impl Volumes {
                 }
                 Some(reason) => Err(failed(pool.unavailable(reason))),
             },
-            Question::Filesystem => match arrival.fits {
+            Question::Class => match arrival.fits {
                 Some((class, capabilities, None)) => {
-                    check_filesystem(pool, capabilities, Some(class), failed)
+                    check_filesystem(pool, capabilities, Some(class), failed)?;
+                    check_enforcement(pool, class)
                 }
-                _ => Ok(()),
-            },
-            Question::Enforcement => match arrival.fits {
-                Some((class, _, None)) => check_enforcement(pool, class),
                 _ => Ok(()),
             },
             Question::Program => match arrival.fits {
@@ -243,18 +213,19 @@ impl Volumes {
             },
             Question::Cordon => check_cordon(pool),
             Question::Destinations => self.check_destinations(pool, arrival.id),
-            Question::Name => self.check_name(arrival.name()?),
-            Question::Imports => pool.check_no_import(arrival.id()?).map_err(failed),
+            Question::Name => arrival.name.map_or(Ok(()), |name| self.check_name(name)),
+            Question::Imports => check_imports(Some(pool), arrival),
             Question::ImportsAtHome => {
-                let (id, pools) = (arrival.id()?, self.pools());
-                let home = pools.iter().find(|home| home.id() == Some(id.pool()));
-                home.map_or(Ok(()), |home| home.check_no_import(id).map_err(failed))
+                let (home, pools) = (arrival.id.map(|id| id.pool()), self.pools());
+                let home = pools
+                    .iter()
+                    .find(|pool| home.is_some() && pool.id() == home);
+                check_imports(home.map(Arc::as_ref), arrival)
             }
-            Question::Place => check_place(pool, arrival.record()?),
-            Question::Snapshots => check_snapshots(pool, arrival.record()?.id),
-            Question::InPlace => check_in_place(pool, arrival.record()?),
-            Question::Disk => check_disk(pool),
-            Question::Limit => check_limit(pool, arrival.record()?),
+            Question::Target => {
+                let moved = arrival.moved;
+                moved.map_or(Ok(()), |record| check_target(pool, record))
+            }
         }
     }
 
@@ -323,50 +294,37 @@ fn check_cordon(pool: &Pool) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a pool that has, or may have, another object in the place of a volume.
-fn check_place(pool: &Pool, record: &VolumeRecord) -> Result<()> {
-    let id = record.id;
+/// Refuses a volume with the id of an import that waits in a pool, and would take the volume for its own result.
+fn check_imports(pool: Option<&Pool>, arrival: &Arrival<'_>) -> Result<()> {
+    match (pool, arrival.id) {
+        (Some(pool), Some(id)) => pool.check_no_import(id).map_err(arrival.purpose.failed()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a pool that cannot take over a volume of another.
+fn check_target(pool: &Pool, record: &VolumeRecord) -> Result<()> {
+    let (id, name) = (record.id, pool.name().clone());
     if let Lookup::Quarantined(quarantined) = pool.state.find::<VolumeRecord>(id).0 {
         return Err(quarantined.error(pool.path()).into());
     }
     if pool.state.id_of::<VolumeRecord>(&record.name).is_some() {
-        let pool = pool.name().clone();
-        return Err(Refusal::MoveToName { pool, id }.into());
+        return Err(Refusal::MoveToName { pool: name, id }.into());
     }
-    Ok(())
-}
-
-/// Refuses a pool where a copy of the volume retains charges, which would count as those of the volume that returns.
-/// Deleted copies do not prevent its return, because no list shows them.
-fn check_snapshots(pool: &Pool, id: VolumeId) -> Result<()> {
+    // The charges that a copy retains would count as those of the volume that returns. Deleted copies do not prevent its
+    // return, because no list shows them.
     if pool.state.is_retained(id) {
-        let pool = pool.name().clone();
-        return Err(Refusal::MoveToSnapshots { pool, id }.into());
+        return Err(Refusal::MoveToSnapshots { pool: name, id }.into());
     }
-    Ok(())
-}
-
-fn check_in_place(pool: &Pool, record: &VolumeRecord) -> Result<()> {
     if record.image.is_some() && pool.filesystem()?.copies_on_write() {
-        let (pool, id) = (pool.name().clone(), record.id);
-        return Err(Refusal::MoveOfImage { pool, id }.into());
+        return Err(Refusal::MoveOfImage { pool: name, id }.into());
     }
-    Ok(())
-}
-
-fn check_disk(pool: &Pool) -> Result<()> {
     if pool.state.is_exclusive() {
-        let pool = pool.name().clone();
-        return Err(Refusal::MoveToDisk { pool }.into());
+        return Err(Refusal::MoveToDisk { pool: name }.into());
     }
-    Ok(())
-}
-
-fn check_limit(pool: &Pool, record: &VolumeRecord) -> Result<()> {
     let is_enforced = record.image.is_none() && record.enforcement != Enforcement::None;
     if is_enforced && pool.enforcement() == Enforcement::None {
-        let (pool, id) = (pool.name().clone(), record.id);
-        return Err(Refusal::MoveOfLimit { pool, id }.into());
+        return Err(Refusal::MoveOfLimit { pool: name, id }.into());
     }
     Ok(())
 }
