@@ -10,9 +10,8 @@ use objects::{ObjectId, VolumeId, VolumeName};
 
 use crate::error::{Error, Refusal, Result, Unsuitable};
 use crate::pool::{self, Busy, Image, Lookup, Pool, VolumeRecord};
-use crate::volume::capability::Capability;
+use crate::volume::capability::{Capability, check_filesystem};
 use crate::volume::class::{Class, EnforcementPolicy};
-use crate::volume::fits::check_filesystem;
 use crate::volume::images;
 use crate::volume::pools::Unread;
 use crate::volume::volumes::Volumes;

@@ -3,8 +3,8 @@
 use linux::mount::MountOptions;
 use objects::AccessMode;
 
-use crate::error::{Error, Result};
-use crate::pool::{Image, ImageContent, Sharing};
+use crate::error::{Error, Result, Unsuitable};
+use crate::pool::{self, Image, ImageContent, Pool, Sharing};
 use crate::volume::class::{Class, EnforcementPolicy, Kind};
 
 /// A checked `VolumeCapability`.
@@ -83,4 +83,22 @@ fn filesystem(class: &Class, capabilities: &[Capability]) -> Result<ImageContent
         let problem = format!("{name:?} is not one of ext4, xfs, which an image may have");
         Error::invalid("fs_type", problem)
     })
+}
+
+/// Refuses a filesystem type that is not the pool's.
+pub(super) fn check_filesystem(
+    pool: &Pool,
+    capabilities: &[Capability],
+    class: Option<&Class>,
+    failed: fn(pool::Error) -> Error,
+) -> Result<()> {
+    let asked = capabilities.iter().map(|c| &c.fs_type);
+    for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
+        let has = pool.filesystem().map_err(failed)?;
+        if *wants != has.to_string() {
+            let (pool, wants) = (pool.name().clone(), wants.clone());
+            return Err(Unsuitable::Filesystem { pool, has, wants }.into());
+        }
+    }
+    Ok(())
 }

@@ -9,9 +9,9 @@ use linux::quota::Enforcement;
 use objects::Bytes;
 
 use crate::error::{Difference, Error, Existing, Result, Unsuitable};
-use crate::pool::{self, Entry, Image, Pool, Source, VolumeRecord};
+use crate::pool::{Entry, Image, Pool, Source, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
-use crate::volume::capability::{Capability, asked_image};
+use crate::volume::capability::{Capability, asked_image, check_filesystem};
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::ids::parse_id;
 use crate::volume::images;
@@ -180,22 +180,4 @@ fn check_enforced(has: Enforcement, wants: EnforcementPolicy) -> Result<()> {
         _ => return Ok(()),
     };
     Err(Error::invalid("parameter \"enforcement\"", problem))
-}
-
-/// Refuses a filesystem type that is not the pool's.
-pub(super) fn check_filesystem(
-    pool: &Pool,
-    capabilities: &[Capability],
-    class: Option<&Class>,
-    failed: fn(pool::Error) -> Error,
-) -> Result<()> {
-    let asked = capabilities.iter().map(|c| &c.fs_type);
-    for wants in asked.chain(class.map(|class| &class.fs_type)).flatten() {
-        let has = pool.filesystem().map_err(failed)?;
-        if *wants != has.to_string() {
-            let (pool, wants) = (pool.name().clone(), wants.clone());
-            return Err(Unsuitable::Filesystem { pool, has, wants }.into());
-        }
-    }
-    Ok(())
 }
