@@ -31,7 +31,7 @@ func TestSnapshotter(t *testing.T) {
 		same(t, container.Image, "registry.k8s.io/sig-storage/csi-snapshotter:v8.7.0")
 		same(t, container.Args, []string{
 			"--csi-address=/csi/csi.sock", "--node-deployment", "--extra-create-metadata",
-			"--worker-threads=2", "--timeout=60s", "--retry-interval-max=30s", "--kube-api-qps=50", "--kube-api-burst=100",
+			"--worker-threads=32", "--timeout=60s", "--retry-interval-max=30s", "--kube-api-qps=50", "--kube-api-burst=100",
 			"--http-endpoint=0.0.0.0:9811",
 		})
 		same(t, len(container.Env), 1)

@@ -97,6 +97,10 @@ fn undelete<I: ObjectId>(
 
 fn outcome(undeleted: &UndeleteResponse) -> String {
     let id = &undeleted.id;
+    if undeleted.existed && !undeleted.ended.is_empty() {
+        let ended = &undeleted.ended;
+        return format!("{id} exists, and no deleted one has this id; an older one was {ended}");
+    }
     if undeleted.existed {
         format!(
             "{id} exists, and no deleted one has this id: it came back before, or was never deleted"

@@ -103,6 +103,15 @@ pub enum Refusal {
         other: PoolId,
     },
     #[error(
+        "pool {keeps} keeps the deleted volume {id}, and pool {pool} has only an older copy of it; `rootcellar volume \
+         delete {id}` deletes the copy, and then `rootcellar volume undelete {id}` brings the volume back"
+    )]
+    KeptAndCopied {
+        pool: PoolName,
+        id: String,
+        keeps: PoolName,
+    },
+    #[error(
         "volume {id} was not moved, because {at} in it changed meanwhile; stop the processes that use it"
     )]
     Changed { id: VolumeId, at: PathBuf },

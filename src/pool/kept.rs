@@ -183,10 +183,14 @@ impl Pool {
             return Ok(0);
         };
         let mut ended = 0;
+        let mut failed = Ok(());
         for group in objects.chunks(ENDED_AT_ONCE) {
-            ended += self.end_group(disk, kept, group, cause)?;
+            match self.end_group(disk, kept, group, cause) {
+                Ok(number) => ended += number,
+                Err(error) => failed = failed.and(Err(error)),
+            }
         }
-        Ok(ended)
+        failed.map(|()| ended)
     }
 
     /// Moves kept objects to the trash, where the reclaimer leaves them until that is durable.
@@ -205,16 +209,18 @@ impl Pool {
             match disk.end_kept(kept, &name.place()) {
                 Ok(true) => moved.push((name.clone(), entry)),
                 Ok(false) => self.state.remove_from_trash(&name.place()),
+                // The others still end.
                 Err(fault) => {
                     self.state.keep_again(name, entry);
-                    failed = Err(fault);
-                    break;
+                    failed = failed.and(Err(fault));
                 }
             }
         }
         let ended = moved.len();
         if ended > 0 {
-            failed = failed.and(disk.sync_ended(kept));
+            // Linux reports it once, so it comes first. The pool is opened again, and until then the reclaimer leaves them.
+            let synced = disk.sync_ended(kept);
+            synced.map_err(|fault| self.classify(fault))?;
             for (name, _) in &moved {
                 tracing::info!(
                     pool = %self.options.name, entry = %name.place().display(), ?cause,
@@ -240,6 +246,17 @@ impl Pool {
         kept.retain(|(name, kept)| wanted.includes(disk.id, name, kept));
         let names: Vec<_> = kept.into_iter().map(|(name, _)| (name, 0)).collect();
         self.end(&disk, &names, Cause::Purge)
+    }
+
+    /// Whether it keeps a deleted volume with an id.
+    pub(crate) fn keeps(&self, id: VolumeId) -> bool {
+        let has = |index: &Index| {
+            index
+                .kept()
+                .iter()
+                .any(|(name, kept)| kept.is_volume(name, id))
+        };
+        self.state.read(has)
     }
 
     /// Whether it keeps objects that are wanted, or may keep some because its records were not read.

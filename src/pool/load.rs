@@ -26,7 +26,12 @@ pub(crate) fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Resul
             index.add_kept(name, entry);
         }
     }
-    for (name, entry) in trash::entries(&homes.trash)? {
+    for (name, mut entry) in trash::entries(&homes.trash)? {
+        // A kept object that ended, perhaps for its space: no others end in its place.
+        if kept::KeptName::parse(&name).is_some() {
+            let charged = entry.quota_id.map(|id| quota.usage(id).unwrap_or_default());
+            entry.frees = Some(charged.unwrap_or_default());
+        }
         index.add_to_trash(name, entry);
     }
     Ok(index)

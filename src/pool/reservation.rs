@@ -30,6 +30,8 @@ enum Need {
 pub struct Reservation<'a> {
     pub(super) work: &'a Work<'a>,
     pub(super) held: Held,
+    /// The part for charges that copies of a former volume with this id retain, and that count as the new one's.
+    retained: u64,
 }
 
 /// A volume that a set has placed in a pool. Until its space is reserved, or this is dropped, the
@@ -54,7 +56,7 @@ impl Drop for Reservation<'_> {
 
 impl Reservation<'_> {
     pub(crate) fn size(&self) -> Bytes {
-        self.held.bytes()
+        Bytes(self.held.bytes().0.saturating_sub(self.retained))
     }
 
     /// Grows the reservation to at least `bytes`; called by one thread at a time.
@@ -69,10 +71,19 @@ impl Reservation<'_> {
             self.held.grow(more);
             Ok(())
         };
-        match grant(missing.max(COVER), Need::Possible) {
-            Err(Error::NoSpace { .. }) => grant(missing, Need::Real),
-            granted => granted,
+        // Kept objects end for as much as the next files need, too, because the copy begins again after their end.
+        let steps = [
+            (missing.max(COVER), Need::Possible),
+            (missing, Need::Possible),
+            (missing.max(COVER), Need::Real),
+        ];
+        for (more, need) in steps {
+            match grant(more, need) {
+                Err(Error::NoSpace { .. }) => {}
+                granted => return granted,
+            }
         }
+        grant(missing, Need::Real)
     }
 }
 
@@ -110,7 +121,7 @@ impl Pool {
     }
 
     /// Fails if the demand of a new volume cannot be reserved now, and changes nothing.
-    pub(super) fn check_new(&self, work: &Work<'_>, id: VolumeId, demand: Demand) -> Result<()> {
+    pub(crate) fn check_new(&self, work: &Work<'_>, id: VolumeId, demand: Demand) -> Result<()> {
         let possible = Need::Possible;
         let reserved = self.reserve_as::<VolumeRecord>(work, id, None, demand, None, possible);
         reserved.map(drop)
@@ -124,7 +135,8 @@ impl Pool {
         demand: Demand,
     ) -> Result<Reservation<'a>> {
         let id = record.id();
-        let size = self.grant(demand, None, Need::Real, &|index| {
+        // Other kept objects do not end for its return: its blocks are there already.
+        let size = self.grant(demand, None, Need::Possible, &|index| {
             if index.get::<R>(id).is_some() || index.quarantined_as::<R>(id).is_some() {
                 return Err(Refusal::IdTaken { id: id.to_string() }.into());
             }
@@ -133,6 +145,7 @@ impl Pool {
         Ok(Reservation {
             work,
             held: Held::new(size, demand.is_whole()),
+            retained: 0,
         })
     }
 
@@ -145,6 +158,9 @@ impl Pool {
         expected: Option<&Expected>,
         need: Need,
     ) -> Result<Reservation<'a>> {
+        let volume = R::volume(id).filter(|_| known.is_none());
+        let retained = volume.map_or(0, |volume| self.state.retained(volume));
+        let demand = demand.with(retained);
         let size = self.grant(demand, expected, need, &|index| {
             let current = index.get::<R>(id).map(|entry| &entry.record);
             if current != known || index.quarantined_as::<R>(id).is_some() {
@@ -155,6 +171,7 @@ impl Pool {
         Ok(Reservation {
             work,
             held: Held::new(size, demand.is_whole()),
+            retained,
         })
     }
 

@@ -124,8 +124,9 @@ service! {
                     entry,
                     name: given(request.name).map(VolumeName::try_from).transpose()?,
                 })?;
-                let Undeleted { id, existed } = undeleted;
-                Ok(admin::UndeleteResponse { id, existed })
+                let Undeleted { id, existed, ended } = undeleted;
+                let ended = ended.unwrap_or_default();
+                Ok(admin::UndeleteResponse { id, existed, ended })
             };
 
         delete_now(DeleteNowRequest: id) -> DeleteNowResponse,

@@ -62,7 +62,8 @@ enum Question {
     Name,
     /// Is there no unfinished import with the id in the pool?
     Imports,
-    /// Is there none in the pool that the id names, which would take the volume for its own result?
+    /// Is there none in the pool that the id names, if that can be used? The import would take the volume for its own
+    /// result.
     ImportsAtHome,
     /// Can the pool take over the moved volume?
     Target,
@@ -215,11 +216,14 @@ impl Volumes {
             Question::Name => arrival.name.map_or(Ok(()), |name| self.check_name(name)),
             Question::Imports => check_imports(Some(pool), arrival),
             Question::ImportsAtHome => {
-                let (home, pools) = (arrival.id.map(|id| id.pool()), self.pools());
-                let home = pools
-                    .iter()
-                    .find(|pool| home.is_some() && pool.id() == home);
-                check_imports(home.map(Arc::as_ref), arrival)
+                let home = arrival.id.map(|id| id.pool());
+                let mut pools = self.pools_by_id().into_iter();
+                let home = pools.find(|it| {
+                    let is_home =
+                        home.is_some() && it.id() == home && !std::ptr::eq(Arc::as_ptr(it), pool);
+                    is_home && it.why_unavailable().is_none()
+                });
+                check_imports(home.as_deref(), arrival)
             }
             Question::Target => {
                 let moved = arrival.moved;
@@ -235,18 +239,24 @@ impl Volumes {
         let Some((other, reason)) = unread.first() else {
             return Ok(());
         };
-        let homes = [pool.id(), id.map(|id| id.pool())];
-        for home in homes.into_iter().flatten() {
-            if self.memory.is_moved_from(home)? {
-                return Err(Unsuitable::UnreadMember {
-                    pool: pool.name().clone(),
-                    other: other.clone(),
-                    reason: reason.clone(),
-                }
-                .into());
-            }
+        let home = id
+            .map(|id| id.pool())
+            .filter(|home| pool.id() != Some(*home));
+        if let Some(home) = home
+            && self.memory.is_moved_from(home)?
+        {
+            let (pool, reason) = (other.clone(), reason.clone());
+            return Err(Error::of_unread(pool::Error::Unavailable { pool, reason }));
         }
-        Ok(())
+        match pool.id() {
+            Some(id) if self.memory.is_moved_from(id)? => Err(Unsuitable::UnreadMember {
+                pool: pool.name().clone(),
+                other: other.clone(),
+                reason: reason.clone(),
+            }
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses the name of a volume that was moved. The search by name misses one in quarantine, and one

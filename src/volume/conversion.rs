@@ -120,7 +120,7 @@ impl Volumes {
     pub fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
         // A call may be making the volume, although its client has ended.
         let _name = self.in_flight.lock_name("volume", request.name.as_str())?;
-        let unread = self.unread();
+        let unread = self.unread_members();
         let place = |pool: &Pool, id, state| -> Result<ImportPlace> {
             Ok(ImportPlace {
                 pool: pool.path().to_owned(),
@@ -196,7 +196,7 @@ impl Volumes {
     /// tree. If `fill` fails, or the driver stops, the copy is discarded.
     pub fn import_copy(&self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
         let _name = self.in_flight.lock_name("volume", name.as_str())?;
-        let unread = self.unread();
+        let unread = self.unread_members();
         let pool = self.pool_named(pool)?;
         let id = VolumeId::new(id_of(&pool)?, name);
         if let Some((_, entry)) = self.served_name::<VolumeRecord>(name)? {

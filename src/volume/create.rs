@@ -208,16 +208,24 @@ impl Placed<'_> {
         let is_elsewhere = !std::ptr::eq(Arc::as_ptr(from), pool);
         let reading = is_elsewhere.then(|| from.begin()).transpose()?;
         let plan = pool.plan_copy(from, origin, reading.as_ref(), request.class.copies)?;
-        let _unpublished = match origin {
+        let settle = || match origin {
             Origin::Volume(entry) => {
                 let source = entry.record.id.to_string();
-                volumes.settle_image(&plan, from, entry, Some(&source))?
+                volumes.settle_image(&plan, from, entry, Some(&source))
             }
-            Origin::Snapshot(_) => None,
+            Origin::Snapshot(_) => Ok(None),
         };
+        // An image that cannot be copied is refused before the copy waits, and a pod may write while it waits.
+        settle()?;
         let demand = Demand::Object(self.wanted.size);
+        if let Err(refusal) = plan.check_permitted() {
+            // A full pool says so first, because another member may have the copy. No kept object ends for this one.
+            pool.check_new(work, id, demand)?;
+            return Err(refusal.into());
+        }
         let reservation = pool.reserve_new(work, id, demand, expected)?;
         let _turn = plan.turn(&reservation, &request.caller)?;
+        let _unpublished = settle()?;
         let record = record(id, self.wanted, enforcement, request);
         Ok(plan.create(&reservation, enforcement, record)?)
     }

@@ -9,6 +9,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::pool::{Ended, Kept, Pool, Purge, Resource, SnapshotRecord, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::{no_id, parse_id};
+use crate::volume::locate::Location;
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
 
@@ -30,12 +31,17 @@ pub struct Undeleted {
     /// Whether it existed before, and no deleted object has its id: the request is repeated, or the object was never
     /// deleted.
     pub existed: bool,
+    /// When and why an older object with the id was deleted for good before its time was over, if that is known.
+    pub ended: Option<String>,
 }
 
 impl Undeleted {
     fn back(id: &impl ToString) -> Self {
-        let (id, existed) = (id.to_string(), false);
-        Self { id, existed }
+        Self {
+            id: id.to_string(),
+            existed: false,
+            ended: None,
+        }
     }
 }
 
@@ -98,22 +104,32 @@ impl Volumes {
         id: R::Id,
         request: &UndeleteRequest,
     ) -> Result<Undeleted> {
-        if let Some(ended) = self.ended_early::<R>(id, request.entry) {
-            return Err(Error::EndedEarly {
-                what: R::Id::OBJECT,
-                id: request.id.clone(),
-                ago: ended.at.elapsed(),
-                cause: ended.cause,
-            });
+        let is_named = request.entry.is_some() || request.name.is_some();
+        let (ended, location) = (self.ended_early::<R>(id, request.entry), self.locate(id)?);
+        match &ended {
+            Some(ended) if is_named || matches!(location, Location::Absent { .. }) => {
+                return Err(Error::EndedEarly {
+                    what: R::Id::OBJECT,
+                    id: request.id.clone(),
+                    ago: ended.at.elapsed(),
+                    cause: ended.cause,
+                });
+            }
+            None if is_named => return Err(no_id::<R::Id>(&request.id)),
+            _ => {}
         }
-        if request.entry.is_some() || request.name.is_some() {
-            return Err(no_id::<R::Id>(&request.id));
-        }
-        let (pool, entry) = self.served::<R>(id)?;
+        let (pool, entry) = self.found::<R>(id, location)?;
         let _work = pool.begin()?;
         pool.limit_again::<R>(id)?;
-        let (id, existed) = (entry.record.id().to_string(), true);
-        Ok(Undeleted { id, existed })
+        let ended = ended.map(|ended| {
+            let ago = objects::rounded(ended.at.elapsed());
+            format!("deleted for good {ago} ago, {}", ended.cause)
+        });
+        Ok(Undeleted {
+            id: entry.record.id().to_string(),
+            existed: true,
+            ended,
+        })
     }
 
     /// The last object with an id, or the one with an entry, that a pool deleted for good before its time was over.
@@ -143,7 +159,7 @@ impl Volumes {
         request: &UndeleteRequest,
     ) -> Result<Option<(Arc<Pool>, Kept<R>)>> {
         let mut found: Option<(Arc<Pool>, Kept<R>)> = None;
-        for pool in self.pools().iter() {
+        for pool in self.pools_by_id() {
             let Some(kept) = pool.find_kept::<R>(id, request.entry)? else {
                 continue;
             };
@@ -159,7 +175,7 @@ impl Volumes {
                 }
                 .into());
             }
-            found = Some((Arc::clone(pool), kept));
+            found = Some((pool, kept));
         }
         Ok(found)
     }
@@ -173,7 +189,7 @@ impl Volumes {
         };
         let mut purged = 0;
         let mut refusal = None;
-        for pool in self.pools().iter() {
+        for pool in self.pools_by_id() {
             let begun = pool.check_answers().and_then(|()| pool.begin());
             match begun.and_then(|_work| pool.purge(wanted)) {
                 Ok(count) => purged += count,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use objects::{ObjectId, PoolId};
+use objects::{ObjectId, PoolId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
 use crate::pool::{
@@ -194,7 +194,14 @@ impl Volumes {
             let pools = self.pools();
             pools.iter().find_map(|pool| pool.state.id_of::<R>(name))
         });
-        id.map(|id| self.served(id)).transpose()
+        let Some(id) = id else { return Ok(None) };
+        match self.locate(id)? {
+            Location::Absent { .. } => {
+                let changed = format!("{} {id}", R::Id::OBJECT);
+                Err(Error::Busy(Busy::Changed(changed)))
+            }
+            location => self.found(id, location).map(Some),
+        }
     }
 
     /// Whether any pool knows an id, in whatever state.
@@ -228,26 +235,32 @@ impl Volumes {
 
     /// The knowledge of each pool about an object.
     fn ask_all<R: Resource>(&self, id: R::Id) -> BTreeMap<PoolId, Answer<R>> {
-        let mut answers: BTreeMap<PoolId, Answer<R>> = BTreeMap::new();
-        for pool in self.pools().iter() {
-            let Some(pool_id) = pool.id() else { continue };
-            // A disk that was moved to another path is known at both paths and open at one.
-            let former = answers.get(&pool_id);
-            if former.is_some_and(|former| former.unavailable.is_none()) {
-                continue;
-            }
+        let answer = |pool: Arc<Pool>| {
             let (known, unavailable) = pool.state.find::<R>(id);
-            if unavailable.is_none() || former.is_none() {
-                let pool = Arc::clone(pool);
-                let answer = Answer {
-                    pool,
-                    known,
-                    unavailable,
-                };
-                answers.insert(pool_id, answer);
+            let pool_id = pool.id()?;
+            let answer = Answer {
+                pool,
+                known,
+                unavailable,
+            };
+            Some((pool_id, answer))
+        };
+        self.pools_by_id().into_iter().filter_map(answer).collect()
+    }
+
+    /// The pools, each once. A disk that was moved to another path is known at both paths and open at one.
+    pub(super) fn pools_by_id(&self) -> Vec<Arc<Pool>> {
+        let mut found: Vec<Arc<Pool>> = Vec::new();
+        for pool in self.pools().iter() {
+            let id = pool.id();
+            let same = found.iter().position(|it| id.is_some() && it.id() == id);
+            match same {
+                None => found.push(Arc::clone(pool)),
+                Some(at) if found[at].why_unavailable().is_some() => found[at] = Arc::clone(pool),
+                Some(_) => {}
             }
         }
-        answers
+        found
     }
 
     /// The result of a search of all pools, during which no volume has left a pool for another.
@@ -267,11 +280,22 @@ impl Volumes {
             return Error::Busy(Busy::Changed(format!("volume {id}")));
         };
         let (pool, other) = (copy.pool.name().clone(), copy.moved.pool);
+        if let Some(keeps) = R::volume(id).and_then(|id| self.keeps(id)) {
+            let id = id.to_string();
+            return Refusal::KeptAndCopied { pool, id, keeps }.into();
+        }
         let id = id.to_string();
         if self.reads(other) {
             return Refusal::OnlyCopy { pool, id, other }.into();
         }
         Error::MoveUnfinished { id, pool, other }
+    }
+
+    /// A pool that keeps a deleted volume with an id.
+    pub(super) fn keeps(&self, id: VolumeId) -> Option<PoolName> {
+        let pools = self.pools_by_id();
+        let keeps = pools.iter().find(|pool| pool.keeps(id))?;
+        Some(keeps.name().clone())
     }
 
     /// Whether a pool can be used now.

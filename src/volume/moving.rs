@@ -167,6 +167,9 @@ impl Volumes {
         if !is_named(&copy.pool, to) || !self.reads(other) && !self.memory.is_retired(other)? {
             return Ok(None);
         }
+        if self.keeps(id).is_some() {
+            return Err(self.unfinished_move::<VolumeRecord>(id, copies));
+        }
         let _work = copy.pool.begin()?;
         // The former volume may still be mounted, although its disk is lost.
         self.check_unpublished(&copy.pool, &copy.entry)?;

@@ -94,6 +94,18 @@ impl Volumes {
         let id = SnapshotId::new(open_id(&pool)?, &request.name);
         let _id = self.in_flight.lock_id(&id.to_string())?;
         let refuses = request.class.in_use == InUse::Refuse;
+        if refuses {
+            self.check_unpublished(&pool, &volume)?;
+        }
+        let work = pool.begin()?;
+        let origin = Origin::Volume(Arc::clone(&volume));
+        let plan = pool.plan_copy(&pool, &origin, None, request.class.copies)?;
+        plan.check_permitted()?;
+        // An image that cannot be copied is refused before the copy waits, and a pod may write while it waits.
+        self.settle_image(&plan, &pool, &volume, Some(&request.source))?;
+        let needs = plan.snapshot_needs()?;
+        let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
+        let _turn = plan.turn(&room, &request.caller)?;
         // A publish must not begin now.
         let _unused = refuses
             .then(|| self.in_flight.lock_id(&request.source))
@@ -101,14 +113,8 @@ impl Volumes {
         if refuses {
             self.check_unpublished(&pool, &volume)?;
         }
-        let work = pool.begin()?;
-        let origin = Origin::Volume(Arc::clone(&volume));
-        let plan = pool.plan_copy(&pool, &origin, None, request.class.copies)?;
         let unlocked = Some(&*request.source).filter(|_| !refuses);
         let _unpublished = self.settle_image(&plan, &pool, &volume, unlocked)?;
-        let needs = plan.snapshot_needs()?;
-        let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
-        let _turn = plan.turn(&room, &request.caller)?;
         let in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
         let is_before = in_use()?;
         let copied = plan.copy_for(&room, id)?;

@@ -118,7 +118,7 @@ impl<'a> CopyPlan<'a> {
         bytes.ok()
     }
 
-    /// Waits for the turn of this copy, if it is permitted, as long as its caller waits. A copy of a subvolume needs none.
+    /// Waits for the turn of this copy, as long as its caller waits. A copy of a subvolume needs none.
     ///
     /// The space is reserved before, so that a full disk refuses the copy at once, and the copies that wait count in the
     /// capacity. Meanwhile the call is not at work on any disk.
@@ -130,7 +130,6 @@ impl<'a> CopyPlan<'a> {
         if self.method == Method::Subvolume {
             return Ok(None);
         }
-        self.check_permitted()?;
         let wait = || self.to.copies.turn(caller, &|| self.check_usable());
         let turn = reservation.work.pause(|| match self.reading {
             Some(reading) => reading.pause(wait),
@@ -144,7 +143,7 @@ impl<'a> CopyPlan<'a> {
     }
 
     /// Fails if the policy, or the filesystem, does not permit the method.
-    fn check_permitted(&self) -> Result<()> {
+    pub(crate) fn check_permitted(&self) -> Result<()> {
         let (pool, filesystem) = (self.to.name().clone(), self.disk.filesystem);
         if self.shares_blocks() {
             return Ok(());

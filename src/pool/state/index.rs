@@ -285,9 +285,10 @@ impl Index {
         }
     }
 
-    /// Whether there are objects that are kept, or were, for whose space a demand may wait.
+    /// Whether there are objects that are kept, or were, for whose space a demand may wait. A filesystem may count it late.
     pub(crate) fn has_ended_or_kept(&self) -> bool {
-        !self.kept.is_empty() || self.sums.freeing.entries > 0
+        let sums = &self.sums;
+        !self.kept.is_empty() || sums.freeing.entries > 0 || sums.freed_at.is_some()
     }
 
     /// Whether a trash entry may be removed now, and whether others wait for its space.

@@ -66,6 +66,20 @@ pub(crate) enum Demand {
 }
 
 impl Demand {
+    /// This demand for more bytes, which an empty disk does not need.
+    pub(crate) fn with(self, more: u64) -> Self {
+        let larger = |size: Bytes| Bytes(size.0.saturating_add(more));
+        match self {
+            Self::Object(size) => Self::Object(larger(size)),
+            Self::Tree { size, used, whole } => Self::Tree {
+                size: larger(size),
+                used,
+                whole,
+            },
+            Self::More(_) | Self::Disk { .. } => self,
+        }
+    }
+
     /// Whether it is for the whole disk.
     pub(crate) fn is_whole(self) -> bool {
         matches!(self, Self::Disk { .. } | Self::Tree { whole: true, .. })
@@ -222,6 +236,7 @@ impl Reservations {
             free = free.without(used);
         }
         let copies = index.kept().copies();
+        let is_alive = |volume| index.get::<VolumeRecord>(volume).is_some();
         let mut ended = BTreeMap::new();
         let mut kept = index.kept().iter();
         loop {
@@ -240,7 +255,9 @@ impl Reservations {
                 return Some(ended.into_iter().collect());
             }
             let (name, entry) = kept.next()?;
-            let copies = entry.entry.volume.and_then(|volume| copies.get(&volume));
+            // The copies of a living volume with the same id are its own.
+            let volume = entry.entry.volume.filter(|volume| !is_alive(*volume));
+            let copies = volume.and_then(|volume| copies.get(&volume));
             let copies = copies.into_iter().flatten().copied();
             for (name, entry) in copies.chain([(name, entry)]) {
                 if !entry.returns && !ended.contains_key(name) {

@@ -181,6 +181,18 @@ impl Disk {
                 return Ok(true);
             }
         }
+        // A deletion into a removed directory would find no object, and say OK.
+        let kept = self.homes.kept.as_ref().map(|kept| (layout::KEPT, kept));
+        for (name, own) in kept.into_iter().chain([(layout::TRASH, &self.homes.trash)]) {
+            let own = os::status(own).context("inspect the pool's own directories")?;
+            match os::status_at(&self.meta, name) {
+                Ok(found) if found.id == own.id => {}
+                Ok(_) | Err(Errno::NOENT) => return Ok(true),
+                Err(errno) => {
+                    return Err(Fault::new("inspect the pool's own directories", errno));
+                }
+            }
+        }
         Ok(false)
     }
 

@@ -244,6 +244,10 @@ impl Pass<'_> {
     fn count_freed(&mut self) {
         if !self.freed.is_empty() {
             self.free_removed();
+            // A thread of btrfs may have had the last descriptor of a file during the first commit.
+            if self.disk.filesystem == Filesystem::Btrfs {
+                self.free_removed();
+            }
         }
         for name in std::mem::take(&mut self.freed) {
             self.count_reclaimed(&name);

@@ -433,3 +433,37 @@ fn restarts_do_not_prolong_the_time() {
     });
     assert!(since.elapsed().as_secs() >= 2);
 }
+
+/// An undelete ends no other kept object, although its size is not free.
+///
+/// Proves: UD6.
+#[test]
+fn an_undelete_ends_no_others() {
+    require!(simple_quota);
+    let pool = DiskNode::with_simple_quota(&Fakes::default());
+    let kept: Vec<Volume> = ["a", "b", "c"]
+        .map(|name| {
+            let volume = pool.driver.create(&create(name, 100 * MIB)).unwrap();
+            pool.driver.delete(&volume.id.to_string()).unwrap();
+            volume
+        })
+        .into();
+    let largest = pool
+        .driver
+        .capacity(&Class::default(), &[])
+        .unwrap()
+        .largest;
+    let filler = create("filler", largest.0 - 50 * MIB);
+    let filler = pool.driver.create(&filler).unwrap();
+    let refused = undelete(&pool.driver, &kept[2], None).unwrap_err();
+    assert_eq!(
+        refused.code(Operation::CreateVolume),
+        Code::ResourceExhausted
+    );
+    pool.driver.delete_now(&filler.id.to_string()).unwrap();
+    for volume in &kept {
+        eventually("its size is free", || {
+            undelete(&pool.driver, volume, None).is_ok()
+        });
+    }
+}

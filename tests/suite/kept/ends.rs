@@ -291,7 +291,13 @@ fn an_undeletion_says_why_an_object_has_ended() {
     assert!(refusal(&keeping, &b).contains("by a purge"));
 
     keeping.make("b", 4 * MIB);
-    assert!(refusal(&keeping, &b).contains("by a purge"));
+    let request = UndeleteRequest {
+        id: b.id.to_string(),
+        ..UndeleteRequest::default()
+    };
+    let lives = keeping.driver().undelete(&request).unwrap();
+    assert!(lives.existed);
+    assert!(lives.ended.unwrap().contains("by a purge"));
     keeping.delete(&b);
     for _ in 0..2 {
         undelete(keeping.driver(), &b, None).unwrap();
@@ -385,4 +391,23 @@ fn a_kept_volume_that_btrfs_charges_to_nobody_is_refused_alone() {
         made = driver.create(&request);
         made.is_ok()
     });
+}
+
+/// While an object with the id lives, a repeated undelete does not say that an older one was deleted for good.
+///
+/// Proves: UD2, UD13.
+#[test]
+fn the_end_of_an_older_object_does_not_hide_the_living() {
+    let keeping = Keeping::new(",keep=1h");
+    let older = keeping.make("pvc", 4 * MIB);
+    keeping.delete(&older);
+    let volume = keeping.make("pvc", 4 * MIB);
+    keeping.delete(&volume);
+    undelete(keeping.driver(), &volume, None).unwrap();
+    let id = volume.id.to_string();
+    assert_eq!(keeping.driver().purge(Some(&id)).unwrap(), 1);
+    assert_eq!(undelete(keeping.driver(), &volume, None).unwrap(), id);
+    keeping.driver().delete_now(&id).unwrap();
+    let ended = undelete(keeping.driver(), &volume, None).unwrap_err();
+    assert!(ended.to_string().contains("by a purge"), "{ended}");
 }

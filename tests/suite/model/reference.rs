@@ -21,6 +21,8 @@ pub struct Model {
     pub kept: Vec<(String, Made)>,
     /// The names of those that ended early since the driver started.
     pub ended: BTreeSet<String>,
+    /// Whether a creation since the last check may have needed the blocks of the kept directories and records.
+    pub is_tight: bool,
     pub mounts: BTreeMap<usize, Mounted>,
     /// The targets whose mount was removed without the driver, and whether each is a file.
     pub left: BTreeMap<usize, bool>,
@@ -202,14 +204,18 @@ impl Model {
 
     /// Removes the oldest kept volumes until this much is free without the others.
     pub fn free_space_for(&mut self, size: u64) {
+        let without = self.free_space(KEEPING).saturating_sub(self.kept_size());
+        self.is_tight |= size > without.saturating_sub(TOLERANCE);
         while !self.kept.is_empty() && self.free_space(KEEPING) - self.kept_size() < size {
             self.end_oldest();
         }
     }
 
-    /// Removes the oldest kept volumes down to this number, as far as the disk may be nearly full with them.
+    /// Removes the oldest kept volumes down to this number, if the disk may be nearly full with them, or a creation may have
+    /// needed the blocks of their directories.
     pub fn end_on_full_disk(&mut self, number: usize) {
-        while self.kept.len() > number && self.allocated() > SIZE - SIZE / 40 {
+        let is_tight = std::mem::take(&mut self.is_tight);
+        while self.kept.len() > number && (is_tight || self.allocated() > SIZE - SIZE / 40) {
             self.end_oldest();
         }
     }
@@ -246,9 +252,6 @@ impl Model {
     /// Returns the name that the volume has then.
     pub fn undelete(&mut self, name: &str, new: Option<&str>) -> Result<String, Code> {
         let Some(at) = self.kept.iter().rposition(|(kept, _)| kept == name) else {
-            if self.ended.contains(name) {
-                return Err(Code::NotFound);
-            }
             let lives = self
                 .volumes
                 .get(name)
