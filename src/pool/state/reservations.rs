@@ -255,7 +255,7 @@ impl Reservations {
                 return Some(ended.into_iter().collect());
             }
             let (name, entry) = kept.next()?;
-            // The copies of a living volume with the same id are its own.
+            // The copies of an existing volume with the same id are its own.
             let volume = entry.entry.volume.filter(|volume| !is_alive(*volume));
             let copies = volume.and_then(|volume| copies.get(&volume));
             let copies = copies.into_iter().flatten().copied();

@@ -228,10 +228,10 @@ fn kept_volumes_are_lost_with_a_retired_pool() {
     assert_ne!(lost.code(Operation::Volume), Code::Ok);
 }
 
-/// A volume that was moved away from its snapshot comes back once that is deleted, although it is kept. A restore
-/// from the kept snapshot has its content.
+/// A volume that was moved away from its snapshot comes back once that is deleted, although it is kept. The charge
+/// that the snapshot retains must have space, too. A restore from the kept snapshot has its content.
 ///
-/// Proves: MV1, UD1, UD9.
+/// Proves: G1, MV1, MV3, UD1, UD9.
 #[test]
 fn a_moved_volume_returns_to_its_kept_snapshot() {
     require!(simple_quota);
@@ -251,7 +251,9 @@ fn a_moved_volume_returns_to_its_kept_snapshot() {
     let data = |member: &str, volume: &str| {
         directory_of(&disks.join(member).join("volumes"), volume).join("data/file")
     };
-    fs::write(data(home, "pvc"), "before").unwrap();
+    let before = vec![b'b'; 8 << 20];
+    fs::write(data(home, "pvc"), &before).unwrap();
+    rustix::fs::sync();
     let taken = driver.create_snapshot(&snapshot("taken", &id)).unwrap();
     let taken = taken.id.to_string();
     driver
@@ -266,9 +268,19 @@ fn a_moved_volume_returns_to_its_kept_snapshot() {
         "{refused}"
     );
     driver.delete_snapshot(&taken).unwrap();
-    driver
+    let largest = driver.capacity(&Class::default(), &[]).unwrap().largest;
+    let filler = create("filler", largest.0 - 20 * MIB);
+    let filler = driver.create(&filler).unwrap();
+    assert_eq!(filler.pool.member(), Some(home));
+    let full = driver
         .move_to(&id, home, Users::Check, &Caller::default())
-        .unwrap();
+        .unwrap_err();
+    assert!(full.to_string().contains("has free space for"), "{full}");
+    driver.delete_now(&filler.id.to_string()).unwrap();
+    eventually("the volume returns", || {
+        let back = driver.move_to(&id, home, Users::Check, &Caller::default());
+        back.is_ok()
+    });
     assert_eq!(fs::read(data(home, "pvc")).unwrap(), b"after");
     let request = UndeleteRequest {
         id: taken.clone(),
@@ -278,7 +290,7 @@ fn a_moved_volume_returns_to_its_kept_snapshot() {
     let mut restore = create("restored", 16 * MIB);
     restore.source = Some(SourceId::Snapshot(taken));
     driver.create(&restore).unwrap();
-    assert_eq!(fs::read(data(home, "restored")).unwrap(), b"before");
+    assert_eq!(fs::read(data(home, "restored")).unwrap(), before);
     assert_eq!(fs::read(data(home, "pvc")).unwrap(), b"after");
 }
 
