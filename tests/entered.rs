@@ -43,7 +43,7 @@ const FEATURES: [&str; 18] = [
 
 /// The functions of these features that the creation may enter. The admission asks whether an import waits for the id, a
 /// request without a source has a default, and a reservation reads the sums of a pool.
-const ALLOWED: [&str; 8] = [
+const ALLOWED: [&str; 9] = [
     "pool::conversion::check_no_import",
     "pool::conversion::find_incoming",
     "pool::copies::origin::CopyPolicy as core::default::Default>::default",
@@ -51,6 +51,7 @@ const ALLOWED: [&str; 8] = [
     "pool::state::kept::KeptObjects::sizes",
     "pool::state::kept::KeptObjects::used",
     "pool::state::retained::Retained::of",
+    "pool::state::retained::Retained::with",
     "pool::store::incoming::incoming",
 ];
 
