@@ -143,19 +143,14 @@ impl Pool {
         demand: Demand,
         mut measurement: Measurement,
     ) -> Result<()> {
-        let measured = self.measure_kept(disk, &mut measurement);
-        measured.map_err(|fault| self.classify(fault))?;
-        let oldest = if self.is_counted_late(disk, COUNTED_SOON) {
-            Some(Vec::new())
-        } else {
-            self.state.to_end(policy, demand, &measurement)
-        };
-        match oldest {
-            Some(oldest) => {
+        if !self.is_counted_late(disk, COUNTED_SOON) {
+            let measured = self.measure_kept(disk, &mut measurement);
+            measured.map_err(|fault| self.classify(fault))?;
+            if let Some(oldest) = self.state.to_end(policy, demand, &measurement) {
                 self.end(disk, &oldest, Cause::Demand)?;
+            } else if !self.is_counted_late(disk, COUNTED_WITHIN) {
+                return Ok(());
             }
-            None if self.is_counted_late(disk, COUNTED_WITHIN) => {}
-            None => return Ok(()),
         }
         self.measure_member(disk);
         Err(Error::FreeingSpace {
@@ -164,7 +159,7 @@ impl Pool {
     }
 
     /// Whether objects that ended for their space were removed within a time, and the filesystem may not count all of
-    /// their blocks as free yet, although it was asked to.
+    /// their blocks as free yet. Then btrfs is asked to count them now.
     fn is_counted_late(&self, disk: &Disk, within: Duration) -> bool {
         let freed = self.state.read(|index| index.sums.freed_at);
         let is_late = matches!(disk.filesystem, Filesystem::Btrfs | Filesystem::Xfs)
@@ -248,25 +243,19 @@ impl Pool {
         self.end(&disk, &names, Cause::Purge)
     }
 
-    /// Whether it keeps a deleted volume with an id.
-    pub(crate) fn keeps(&self, id: VolumeId) -> bool {
-        let has = |index: &Index| {
-            index
-                .kept()
-                .iter()
-                .any(|(name, kept)| kept.is_volume(name, id))
-        };
-        self.state.read(has)
+    /// Whether it keeps objects that are wanted.
+    pub(crate) fn keeps(&self, wanted: Purge) -> bool {
+        self.id().is_some_and(|id| {
+            self.state.read(|index| {
+                let mut kept = index.kept().iter();
+                kept.any(|(name, kept)| wanted.includes(id, name, kept))
+            })
+        })
     }
 
-    /// Whether it keeps objects that are wanted, or may keep some because its records were not read.
+    /// As [`Pool::keeps`], or whether it may, because its records were not read.
     pub(crate) fn may_keep(&self, wanted: Purge) -> bool {
-        let kept = self.state.kept();
-        let is_kept = |id| {
-            let mut kept = kept.iter();
-            kept.any(|(name, kept)| wanted.includes(id, name, kept))
-        };
-        self.state.why_unread().is_some() || self.id().is_some_and(is_kept)
+        self.state.why_unread().is_some() || self.keeps(wanted)
     }
 
     /// The last object with an id that was deleted for good before its time was over, as long as the driver remembers

@@ -11,7 +11,7 @@ use objects::{ObjectId, PoolId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
 use crate::pool::{
-    self, Busy, Entry, Lookup, Move, MoveState, Pool, Quarantined, Resource, Unavailable,
+    self, Busy, Entry, Lookup, Move, MoveState, Pool, Purge, Quarantined, Resource, Unavailable,
     VolumeRecord,
 };
 use crate::volume::ids::no_id;
@@ -57,7 +57,7 @@ pub(super) struct MoveCopy<R: Resource = VolumeRecord> {
 
 impl<R: Resource> MoveCopy<R> {
     /// Whether this is the new copy, and `other` the former volume.
-    pub(super) fn follows(&self, other: &Self) -> bool {
+    fn follows(&self, other: &Self) -> bool {
         self.moved.state == MoveState::Incoming
             && other.moved.state == MoveState::Outgoing
             && other.pool.id() == Some(self.moved.pool)
@@ -118,14 +118,14 @@ impl<R: Resource> Answers<R> {
         }
         all
     }
+}
 
-    /// Whether the copies of a move are both there, so that the move can be finished.
-    fn has_pair(&self) -> bool {
-        let copies = &self.copies;
-        copies
-            .iter()
-            .any(|new| copies.iter().any(|former| new.follows(former)))
-    }
+/// The new copy and the former volume of a move, if both are there, so that the move can be finished.
+pub(super) fn pair<R: Resource>(copies: &[MoveCopy<R>]) -> Option<(&MoveCopy<R>, &MoveCopy<R>)> {
+    copies.iter().find_map(|new| {
+        let former = copies.iter().find(|former| new.follows(former))?;
+        Some((new, former))
+    })
 }
 
 impl<R: Resource> Answer<R> {
@@ -156,7 +156,6 @@ impl Volumes {
             reason.map(|reason| home.pool.unavailable(reason))
         });
         let answers = Answers::new(answers);
-        let has_pair = answers.has_pair();
         let (mut served, mut unusable) = (answers.served.into_iter(), answers.unusable.into_iter());
         match (served.next(), served.next(), unusable.next()) {
             (Some(((one, _), _)), Some(((other, _), _)), _) => {
@@ -170,7 +169,9 @@ impl Volumes {
                 Ok(Location::Unread(pool.unavailable(reason).into()))
             }
             (None, _, Some(unusable)) => Ok(unusable),
-            (None, ..) if has_pair => Ok(Location::OnlyCopies(answers.copies)),
+            (None, ..) if pair(&answers.copies).is_some() => {
+                Ok(Location::OnlyCopies(answers.copies))
+            }
             (None, ..) => match (home, self.may_have_moved::<R>(id, unread)?) {
                 (Some(Some(unavailable)), _) if answers.copies.is_empty() => {
                     Ok(Location::Unread(unavailable.into()))
@@ -294,7 +295,7 @@ impl Volumes {
     /// A pool that keeps a deleted volume with an id.
     pub(super) fn keeps(&self, id: VolumeId) -> Option<PoolName> {
         let pools = self.pools_by_id();
-        let keeps = pools.iter().find(|pool| pool.keeps(id))?;
+        let keeps = pools.iter().find(|pool| pool.keeps(Purge::Volume(id)))?;
         Some(keeps.name().clone())
     }
 

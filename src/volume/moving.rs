@@ -14,7 +14,7 @@ use crate::pool::{
 };
 use crate::volume::admit::Arrival;
 use crate::volume::ids::parse_id;
-use crate::volume::locate::{Location, MoveCopy};
+use crate::volume::locate::{Location, MoveCopy, pair};
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
 
@@ -220,14 +220,8 @@ impl Volumes {
                 Ok(None)
             }
             Location::OnlyCopies(copies) => {
-                let follows = |new: &&MoveCopy| copies.iter().find(|former| new.follows(former));
-                let new = copies.iter().find(|new| follows(new).is_some());
-                match new.and_then(|new| Some((new, follows(&new)?))) {
-                    Some((new, former)) if former.pool.silence().is_none() => {
-                        self.decide(id, new, former)
-                    }
-                    _ => Ok(None),
-                }
+                let pair = pair(copies).filter(|(_, former)| former.pool.silence().is_none());
+                pair.map_or(Ok(None), |(new, former)| self.decide(id, new, former))
             }
             Location::Quarantined { .. } | Location::Unread(_) | Location::Absent { .. } => {
                 Ok(None)
