@@ -24,9 +24,9 @@ check() { # MESSAGE COMMAND [argument...]
 
 # The pictures, without the marks of comments.
 pictures() {
-    for crate in src crates/linux/src; do
+    for file in src/lib.rs crates/linux/src/lib.rs crates/fleet/src/main.rs; do
         # shellcheck disable=SC2016 # the backquotes are Markdown's
-        sed -n '/^\/\/! ```text$/,/^\/\/! ```$/{s|^//! ||; /^```/!p}' "$crate/lib.rs"
+        sed -n '/^\/\/! ```text$/,/^\/\/! ```$/{s|^//! ||; /^```/!p}' "$file"
     done >"$work/pictures"
     [ -s "$work/pictures" ] && grep -Fx -f "$work/pictures" docs/architecture.md | cmp -s - "$work/pictures"
 }
@@ -38,7 +38,7 @@ lacks() { # PACKAGE REGEX
     grep -qx "$1" "$work/linked" && ! grep -Ex "$2" "$work/linked"
 }
 
-check "docs/architecture.md has other pictures than src/lib.rs and crates/linux/src/lib.rs" pictures
+check "docs/architecture.md has other pictures than the crates" pictures
 kubernetes='kube.*|k8s-.*|rustls.*' network='tonic.*|prost.*|tokio.*|hyper.*|axum.*'
 check "the driver has a Kubernetes client" lacks rootcellar "$kubernetes"
 for crate in migrate objects linux; do

@@ -1,5 +1,5 @@
 // Imports checks the imports between the files of each crate. A module imports only from modules that the picture at the
-// top of its lib.rs places below it. A file of the pool imports only from its own floor and those below. No files import
+// top of its lib.rs, or of the main.rs of a program, places below it. A file of the pool imports only from its own floor and those below. No files import
 // each other in a circle. Between crates, Cargo allows no circle.
 //
 // An imported name counts for the file that defines it, so that a module may export the names of its files. Methods are not
@@ -9,6 +9,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -35,7 +36,7 @@ func main() {
 
 // The directories of the crates that have a picture, and of those that need none.
 var (
-	layered = []string{"src", "crates/linux/src"}
+	layered = []string{"src", "crates/linux/src", "crates/fleet/src"}
 	flat    = []string{"crates/objects/src", "crates/migrate/src"}
 )
 
@@ -56,12 +57,13 @@ func run() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		lib, err := os.ReadFile(root + "/lib.rs")
+		file := root + "/" + crate.top + ".rs"
+		text, err := os.ReadFile(file)
 		if err != nil {
 			return false, err
 		}
 		all := crate.graph(true)
-		count(checkModules(all, picture(string(lib)), root))
+		count(checkModules(all, picture(string(text)), file))
 		count(checkCircles(crate.graph(false)))
 		if root == "src" {
 			count(checkFloors(all))
@@ -94,10 +96,15 @@ type use struct {
 // The files of a crate by the paths of their modules.
 type source struct {
 	uses map[string][]use
+	// The file that has all modules: lib, or main if the crate is a program alone.
+	top string
 }
 
 func read(root string) (*source, error) {
-	s := &source{uses: map[string][]use{}}
+	s := &source{uses: map[string][]use{}, top: "lib"}
+	if _, err := os.Stat(root + "/lib.rs"); errors.Is(err, fs.ErrNotExist) {
+		s.top = "main"
+	}
 	texts := map[string]string{}
 	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -110,7 +117,7 @@ func read(root string) (*source, error) {
 			}
 			return nil
 		}
-		if !strings.HasSuffix(name, ".rs") || name == "tests.rs" || name == "main.rs" {
+		if !strings.HasSuffix(name, ".rs") || name == "tests.rs" || name == "main.rs" && s.top != "main" {
 			return nil
 		}
 		text, err := os.ReadFile(file)
@@ -192,6 +199,9 @@ func (s *source) mentioned(module, text string) []use {
 }
 
 func segments(module string) path {
+	if module == "main" {
+		return nil // The modules of a program are its children.
+	}
 	return slices.DeleteFunc(strings.Split(module, "/"), func(name string) bool { return name == "" })
 }
 
@@ -275,6 +285,9 @@ func (s *source) defining(at path, depth int) string {
 		}
 		return module
 	}
+	if _, ok := s.uses["main"]; ok {
+		return "main"
+	}
 	return ""
 }
 
@@ -304,15 +317,15 @@ func top(module string) string {
 	return name
 }
 
-func checkModules(graph map[string][]string, picture map[string]int, root string) (problems []string) {
+func checkModules(graph map[string][]string, picture map[string]int, file string) (problems []string) {
 	for _, from := range slices.Sorted(maps.Keys(graph)) {
 		rank, ok := picture[top(from)]
 		if !ok {
-			problems = append(problems, "the picture in "+root+"/lib.rs does not place "+top(from))
+			problems = append(problems, "the picture in "+file+" does not place "+top(from))
 		}
 		for _, to := range graph[from] {
 			if other, ok := picture[top(to)]; ok && other < rank {
-				problems = append(problems, from+" imports from "+to+", which the picture in "+root+"/lib.rs places above it")
+				problems = append(problems, from+" imports from "+to+", which the picture in "+file+" places above it")
 			}
 		}
 	}

@@ -15,11 +15,11 @@ use objects::DriverArgs;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use crate::Functions;
+use crate::answer::Page;
 use crate::objects::{
     Capacity, Claim, Class, Content, Key, Node, Pod, Registration, Snapshot, Volume, key,
 };
-use crate::pages::Page;
+use crate::settings::Functions;
 use crate::view::View;
 use crate::wire::{Kind, Object, PAGE, is_too_long};
 

@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use objects::inventory::{Inventory, PoolInventory};
 use objects::{DriverArgs, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 
-use crate::live::Unconfirmed;
+use crate::answer::{self, Page};
+use crate::difference::{Difference, Differences};
 use crate::objects::{Content, Data, Phase, Policy, Volume};
-use crate::pages::{self, Page};
-use crate::report::Report;
+use crate::report::{Report, Spot};
 use crate::step::About;
 use crate::view::View;
 use crate::wire::{Kind, Object};
-use crate::write::Writer;
 
 /// The objects of a comparison.
 #[derive(Debug, Default)]
@@ -30,23 +29,6 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Lists them now.
-    pub(crate) async fn list(writer: &Writer) -> Result<Self, Unconfirmed> {
-        let driver = &writer.driver;
-        let mut objects = Self::default();
-        let volumes = |found| {
-            objects.add_volume(found, driver);
-            false
-        };
-        writer.search(Kind::VOLUME, "", volumes).await?;
-        let contents = |found| {
-            objects.add_content(found, driver);
-            false
-        };
-        writer.search(Kind::CONTENT, "", contents).await?;
-        Ok(objects)
-    }
-
     pub(crate) fn add_volume(&mut self, volume: Object, driver: &DriverArgs) {
         self.named_volumes.extend(Volume::handle(&volume));
         self.volumes.extend(Volume::read(volume, driver));
@@ -55,26 +37,6 @@ impl Objects {
     pub(crate) fn add_content(&mut self, content: Object, driver: &DriverArgs) {
         self.named_snapshots.extend(Content::handles(&content));
         self.contents.extend(Content::read(content, driver));
-    }
-}
-
-/// A difference, and the event that reports it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Difference {
-    pub(crate) about: About,
-    pub(crate) node: String,
-    /// The volume, snapshot or pool, without the id of its pool, which the open page must not show.
-    pub(crate) object: String,
-    pub(crate) report: Report,
-}
-
-/// The differences that a comparison shows, by the object and the node.
-pub(crate) type Differences = BTreeMap<(&'static str, String, String), Difference>;
-
-impl Difference {
-    pub(crate) fn key(&self) -> (&'static str, String, String) {
-        let reason = self.report.reason();
-        (reason, self.node.clone(), self.object.clone())
     }
 }
 
@@ -92,12 +54,6 @@ pub(crate) fn compare(objects: &Objects, view: &View) -> Differences {
     }
     look.twice(&mut found);
     found
-}
-
-/// The differences that both looks show.
-pub(crate) fn agreed(before: &Differences, now: Differences) -> Vec<Difference> {
-    let both = now.into_iter().filter(|(key, _)| before.contains_key(key));
-    both.map(|(_, difference)| difference).collect()
 }
 
 struct Look<'a> {
@@ -140,7 +96,7 @@ impl<'a> Look<'a> {
         if !pool.complete {
             return;
         }
-        let place = || Place {
+        let place = || Spot {
             node: node.to_owned(),
             pod: self.pod(node),
             pool: pool.name.clone(),
@@ -201,7 +157,7 @@ impl<'a> Look<'a> {
                 .iter()
                 .all(|pool| pool.complete && pool.quarantined == 0);
         // It may have been moved before its pool was retired.
-        let retired = inventory.retired.contains(&id) && pages::lists_all(inventory);
+        let retired = inventory.retired.contains(&id) && answer::lists_all(inventory);
         if !serves && !retired {
             return;
         }
@@ -260,15 +216,6 @@ impl<'a> Look<'a> {
             format!("-n {namespace} {name}")
         })
     }
-}
-
-/// The place of something on a node, and the pod in which commands about it run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) node: String,
-    pub(crate) pool: String,
-    /// The arguments of kubectl that name the pod.
-    pub(crate) pod: String,
 }
 
 fn add(difference: Difference, found: &mut Differences) {

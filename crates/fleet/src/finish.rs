@@ -1,10 +1,10 @@
 //! Deletions that nobody finishes, because their node is missing. The user asked for each of them, so nothing is
 //! decided here but that the node will not do its part.
 
+use crate::due::Due;
 use crate::lost::{Loss, Lost, Standing, place_of};
 use crate::objects::{BOUND, Claim, Content, PROVISIONER, Phase, Policy, Volume};
 use crate::report::Report;
-use crate::round::Due;
 use crate::step::{About, Change, Step, Verdict};
 use crate::view::View;
 

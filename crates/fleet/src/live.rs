@@ -1,32 +1,18 @@
 //! Questions to the API server before a write that cannot be undone. The caches may be late, so each fact is asked for
 //! anew. The answer that refuses also says why.
 
-use std::future::Future;
-
-use kube::Error;
-use kube::api::ListParams;
 use objects::NodeName;
 use serde::Deserialize;
-use tokio::time::timeout;
 
+use crate::api::{Server, Unconfirmed};
 use crate::objects::{Identity, Node, Policy, Volume, key};
 use crate::report::Report;
 use crate::step::{Live, Outcome};
-use crate::wire::{Kind, Object, PAGE, is_too_long};
-use crate::write::{PATIENCE, Writer};
-
-/// Why a fact was not confirmed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Unconfirmed {
-    /// The API server did not answer, or the cluster is not as the caches say.
-    Ended(Outcome),
-    /// The step has to wait for somebody.
-    Waits(Report),
-}
+use crate::wire::{Kind, Object};
 
 type Confirmed = Result<(), Unconfirmed>;
 
-impl Writer {
+impl Server {
     pub(crate) async fn confirm(&self, fact: &Live) -> Confirmed {
         match fact {
             Live::NoNode(name) => self.no_node(name).await,
@@ -129,63 +115,6 @@ impl Writer {
         };
         let mut templates = spec.volume_claim_templates.iter();
         Ok(templates.any(|one| format!("{}-{}", one.metadata.name, pod.name) == claim.name))
-    }
-
-    /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks has none.
-    pub(crate) async fn search(
-        &self,
-        kind: Kind,
-        namespace: &str,
-        mut is_found: impl FnMut(Object) -> bool,
-    ) -> Result<bool, Unconfirmed> {
-        let api = self.api(kind, namespace);
-        let mut limit = PAGE;
-        let mut list = ListParams::default();
-        loop {
-            list.limit = Some(limit);
-            let request = async {
-                match api.list(&list).await {
-                    Err(error) if limit > 1 && is_too_long(&error) => Ok(None),
-                    page => page.map(Some),
-                }
-            };
-            let page = match answer(request).await {
-                Err(Unconfirmed::Ended(Outcome::Changed)) if kind.is_optional() => {
-                    return Ok(false);
-                }
-                page => page?,
-            };
-            let Some(page) = page else {
-                limit /= 2;
-                continue;
-            };
-            if page.items.into_iter().any(&mut is_found) {
-                return Ok(true);
-            }
-            match page.metadata.continue_ {
-                Some(next) if !next.is_empty() => list = list.continue_token(&next),
-                _ => return Ok(false),
-            }
-        }
-    }
-
-    async fn get(
-        &self,
-        kind: Kind,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Option<Object>, Unconfirmed> {
-        answer(self.api(kind, namespace).get_opt(name)).await
-    }
-}
-
-async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Unconfirmed> {
-    match timeout(PATIENCE, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(Error::Api(status))) if status.code == 404 => {
-            Err(Unconfirmed::Ended(Outcome::Changed))
-        }
-        Ok(Err(_)) | Err(_) => Err(Unconfirmed::Ended(Outcome::Unanswered)),
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use objects::{NodeName, ObjectId, VolumeId};
 
+use crate::answer;
+use crate::due::Due;
 use crate::objects::Volume;
-use crate::pages;
 use crate::report::Report;
-use crate::round::Due;
+use crate::settings::{Delays, Functions};
 use crate::step::Live;
 use crate::view::View;
-use crate::{Delays, Functions};
 
 /// Since when this process has seen what it sees now.
 #[derive(Debug, Default)]
@@ -133,7 +133,8 @@ fn retired(view: &View, now: Instant, delays: &Delays) -> BTreeSet<(VolumeId, St
     let mut pages = HashMap::new();
     for (name, page) in &view.pages {
         let inventory = page.fresh(now, delays);
-        let inventory = inventory.filter(|page| !page.retired.is_empty() && pages::lists_all(page));
+        let inventory =
+            inventory.filter(|page| !page.retired.is_empty() && answer::lists_all(page));
         if let (Some(node), Some(inventory)) = (view.nodes.get(name), inventory) {
             pages.insert(&*node.place, (name, inventory));
         }
@@ -160,7 +161,7 @@ fn listed<'a>(view: &'a View, of: &HashSet<VolumeId>) -> HashMap<VolumeId, (&'a 
             continue;
         };
         let pools = inventory.pools.iter();
-        for pool in pools.filter(|pool| !pages::has_none(pool, inventory)) {
+        for pool in pools.filter(|pool| !answer::has_none(pool, inventory)) {
             let ids = pool.volumes.iter().map(|volume| volume.id);
             let ids = ids.filter(|id| of.contains(id));
             found.extend(ids.map(|id| (id, (&**node, &*pool.name))));
@@ -284,7 +285,7 @@ impl Lost<'_> {
                         elsewhere = Elsewhere::Unread;
                     }
                     let retired = retired_on == Some(&**node);
-                    pages::shows(inventory, volume.id.pool(), retired)
+                    answer::shows(inventory, volume.id.pool(), retired)
                 }
             };
             if let Some(problem) = problem {

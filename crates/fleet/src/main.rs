@@ -7,15 +7,35 @@
 //! `PersistentVolume` and does not see that a snapshot becomes ready. No stock sidecar reads the topology of snapshots,
 //! and its part of the scheduler is out of tree.
 
+//! A module imports modules of the lines below its own (`hack/check-imports.sh`):
+//!
+//! ```text
+//! main
+//! round                                       all decisions about a view
+//! finish, release, look, label, steer, http, list
+//! cluster, compare, lost, pages, place, status, untaint
+//! live, write, view                           questions before a write, and the writes; the cluster in memory
+//! api, difference, due
+//! step
+//! report                                      the sentences of events
+//! answer, objects
+//! settings, wire
+//! ```
+
 #![forbid(unsafe_code)]
 
+mod answer;
+mod api;
 mod cluster;
 mod compare;
+mod difference;
+mod due;
 mod finish;
 mod http;
 mod label;
 mod list;
 mod live;
+mod look;
 mod lost;
 mod objects;
 mod pages;
@@ -23,6 +43,7 @@ mod place;
 mod release;
 mod report;
 mod round;
+mod settings;
 mod status;
 mod steer;
 mod step;
@@ -43,7 +64,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::objects::DriverArgs;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use futures_util::{FutureExt, StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
@@ -52,11 +73,13 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use cluster::Cluster;
-use compare::{Differences, Objects, agreed, compare};
+use compare::compare;
+use difference::{Differences, agreed};
 use http::Pulse;
 use list::ListArgs;
 use pages::Reader;
 use round::Memory;
+use settings::{Delays, Functions, Settings};
 use write::Writer;
 
 /// `EX_USAGE` of sysexits.h.
@@ -116,98 +139,6 @@ enum Command {
     /// List the nodes, their disks, their free space and the problems, from the page of the running controller
     #[command(after_help = "Example:\n  rootcellar-fleet list --namespace rootcellar-system")]
     List(ListArgs),
-}
-
-/// The functions, each with its own switch.
-#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
-#[derive(Debug, Clone, Args)]
-#[group(required = true, multiple = true)]
-pub(crate) struct Functions {
-    /// Write the node of the source on unbound claims that restore a snapshot or clone a claim
-    #[arg(long)]
-    steer: bool,
-
-    /// Label snapshot contents that name no node with the node of their pool
-    #[arg(long)]
-    label: bool,
-
-    /// Label also contents whose snapshot was asked for more than an hour ago; it will have the data of today
-    #[arg(long, requires = "label")]
-    label_old: bool,
-
-    /// Compare the volumes on the nodes with the objects of the cluster, and report differences
-    #[arg(long, requires = "key")]
-    compare: bool,
-
-    /// Finish deletions that wait for a node that is missing
-    #[arg(long)]
-    finish: bool,
-
-    /// Release the claims of lost nodes, if their class has the annotation rootcellar.dev/release-claims: "true"
-    #[arg(long, requires = "key")]
-    release: bool,
-
-    /// Remove the startup taint from nodes whose driver is ready
-    #[arg(long)]
-    untaint: bool,
-}
-
-/// How long the controller watches before it believes.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Delays {
-    /// Count a node as lost when it was absent for so long, in seconds, minutes or hours
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_time)]
-    absent_for: Duration,
-
-    /// Count a retired pool as lost after so long
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
-    retired_for: Duration,
-
-    /// Report a difference that two looks show with so much time between them
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
-    compare_every: Duration,
-
-    /// Undo a release when its reason to be undone has held for so long, after which no deletion is under way any more
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_time, hide = true)]
-    undo_after: Duration,
-
-    /// Report a node that has the startup taint for so long
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time, hide = true)]
-    tainted_for: Duration,
-}
-
-impl Delays {
-    /// The time between two readings of all pages.
-    fn between_pages(&self) -> Duration {
-        (self.compare_every / 10).clamp(Duration::from_secs(1), Duration::from_mins(1))
-    }
-}
-
-fn parse_time(text: &str) -> Result<Duration, String> {
-    let problem = || "not a time: a number, and s, m or h, as in 30m".to_owned();
-    let units = [('s', 1), ('m', 60), ('h', 3600)];
-    let mut units = units
-        .iter()
-        .filter_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, seconds)));
-    let (number, seconds) = units.next().ok_or_else(problem)?;
-    let number: u64 = ::objects::digits(number).ok_or_else(problem)?;
-    match number.checked_mul(*seconds) {
-        Some(1..=MAX_SECONDS) => Ok(Duration::from_secs(number * seconds)),
-        _ => Err("between 1s and 168h".to_owned()),
-    }
-}
-
-/// The longest delay: a week.
-const MAX_SECONDS: u64 = 7 * 24 * 3600;
-
-/// The choices of the command line that a round needs.
-#[derive(Debug, Clone)]
-pub(crate) struct Settings {
-    functions: Functions,
-    delays: Delays,
-    driver: DriverArgs,
-    /// The namespace of the driver.
-    namespace: String,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -386,7 +317,7 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, key: Option<PathBuf>, se
             && last.as_ref().is_none_or(|(at, _)| is_due(*at));
         // The objects come first; see `compare`.
         let objects = if looks {
-            Objects::list(writer).await.ok()
+            look::objects(&writer.server).await.ok()
         } else {
             None
         };

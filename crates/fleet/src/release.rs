@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::due::Due;
 use crate::lost::{Elsewhere, Loss, Lost, Standing};
 use crate::objects::{Claim, Phase, Policy, Volume};
 use crate::report::Report;
-use crate::round::Due;
 use crate::step::{About, Change, Live, Step, Verdict};
 use crate::view::View;
 

@@ -2,7 +2,6 @@
 
 use objects::{Bytes, NodeName, PoolId, SnapshotId, VolumeId};
 
-use crate::compare::Place;
 use crate::objects::MANAGED_BY;
 
 /// A fact about a claim or a content that a person should know.
@@ -101,7 +100,7 @@ pub(crate) enum Report {
     VolumeWithoutPersistentVolume {
         id: VolumeId,
         bytes: Bytes,
-        place: Place,
+        place: Spot,
     },
     #[error(
         "snapshot {id} of {} in pool {} has no VolumeSnapshotContent; `{} snapshot delete {id}` deletes it",
@@ -110,7 +109,7 @@ pub(crate) enum Report {
     SnapshotWithoutContent {
         id: SnapshotId,
         bytes: Bytes,
-        place: Place,
+        place: Spot,
     },
     #[error("node {node} does not have the volume; restore a backup, and remove the object: `{}`", removal(name, claim.as_deref()))]
     PersistentVolumeWithoutVolume {
@@ -133,6 +132,15 @@ pub(crate) enum Report {
     TaintStays { key: String, why: String },
 }
 
+/// The place of something on a node, and the pod in which commands about it run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) node: String,
+    pub(crate) pool: String,
+    /// The arguments of kubectl that name the pod.
+    pub(crate) pod: String,
+}
+
 /// The command that removes the objects of a volume without data.
 fn removal(volume: &str, claim: Option<&str>) -> String {
     claim.map_or_else(
@@ -141,7 +149,7 @@ fn removal(volume: &str, claim: Option<&str>) -> String {
     )
 }
 
-impl Place {
+impl Spot {
     /// The driver's command line on the node.
     fn command(&self) -> String {
         format!("kubectl exec {} -c driver -- /rootcellar", self.pod)

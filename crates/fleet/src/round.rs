@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::jiff::Timestamp;
 use objects::NodeName;
 
+use crate::due::Due;
 use crate::finish;
 use crate::label;
 use crate::lost::Watched;
@@ -15,13 +16,13 @@ use crate::objects::{Claim, Content, Identity, Policy, startup_taint};
 use crate::place::Places;
 use crate::release::Releases;
 use crate::report::Report;
+use crate::settings::{Functions, Settings};
 use crate::status::NAMED;
 use crate::steer;
 use crate::step::{About, Change, Ended, Live, Outcome, Step, Verdict};
 use crate::untaint;
 use crate::view::View;
 use crate::wire::Kind;
-use crate::{Functions, Settings};
 
 /// How long a claim keeps the name of another node of the cluster. The csi-provisioner there returns the claim meanwhile,
 /// and from 6.4.0 it then removes any name that it finds.
@@ -37,10 +38,6 @@ const WAIT: Duration = Duration::from_secs(30);
 const REPEAT: Duration = Duration::from_mins(30);
 /// The least time between two different reports of one object.
 const CALM: Duration = Duration::from_mins(1);
-/// The most steps of a round for the objects of one namespace, so that nobody waits for the many claims of another.
-const SHARE: usize = 16;
-/// The pause until the steps that a round left out.
-const NEXT_SHARE: Duration = Duration::from_millis(250);
 
 /// Everything that the controller remembers, by the uid of the object.
 #[derive(Debug, Default)]
@@ -88,35 +85,6 @@ struct Pace {
 
 /// The reason of a report, and the node that it is about.
 type Said = (&'static str, Option<String>);
-
-/// The steps of a round, and when the next one is due without a change.
-#[derive(Debug, Default)]
-pub(crate) struct Due {
-    pub(crate) steps: Vec<Step>,
-    pub(crate) next: Option<Instant>,
-    shares: HashMap<String, usize>,
-}
-
-impl Due {
-    /// Whether a namespace may have another step in this round, which then counts.
-    fn has_share(&mut self, namespace: &str, now: Instant) -> bool {
-        let share = self.shares.entry(namespace.to_owned()).or_default();
-        *share += 1;
-        let has = *share <= SHARE;
-        if !has {
-            self.has_come(now + NEXT_SHARE, now);
-        }
-        has
-    }
-
-    /// Whether the moment has come; if not, a round begins then.
-    pub(crate) fn has_come(&mut self, moment: Instant, now: Instant) -> bool {
-        if moment > now {
-            self.next = Some(self.next.map_or(moment, |next| next.min(moment)));
-        }
-        moment <= now
-    }
-}
 
 impl Memory {
     /// Reads all objects. A write that it returns counts as made, and [`Memory::ended`] corrects that.

@@ -17,13 +17,15 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use objects::{DriverArgs, ObjectId, PoolId, SnapshotId, VolumeId};
 use serde_json::{Value, json};
 
+use crate::Cli;
+use crate::due::Due;
 use crate::objects::{Capacity, Claim, Class, Content, Node, Snapshot, Volume};
 use crate::report::Report;
-use crate::round::{Due, Memory};
+use crate::round::Memory;
+use crate::settings::{Delays, Functions, Settings};
 use crate::step::{Change, Ended, Outcome, Step};
 use crate::view::View;
 use crate::wire::Object;
-use crate::{Cli, Delays, Functions, Settings};
 
 #[test]
 fn the_command_line_is_consistent_and_its_examples_parse() {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
-use crate::compare::Difference;
+use crate::answer::Page;
+use crate::difference::Difference;
 use crate::objects::{
     Capacity, Claim, Class, Content, Key, Node, Pod, Registration, Snapshot, Volume,
 };
-use crate::pages::Page;
 
 /// Objects without a namespace have their name as the key.
 #[derive(Debug, Default)]

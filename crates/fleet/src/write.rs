@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -15,21 +14,18 @@ use objects::{DriverArgs, NodeName};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::live::Unconfirmed;
+use crate::api::{PATIENCE, Server, Unconfirmed};
 use crate::objects::{DELETE, Identity, MANAGED_BY, POLICY_BEFORE, RETAIN, SELECTED_NODE};
 use crate::report::Report;
 use crate::step::{About, Change, Ended, Live, Outcome, Step};
-use crate::wire::{Kind, Object};
+use crate::wire::Kind;
 
-/// The time for one request. The API server itself ends a request after a minute.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 /// The name of the controller in its events.
 const CONTROLLER: &str = "rootcellar-fleet";
 
 #[derive(Clone)]
 pub(crate) struct Writer {
-    pub(crate) client: Client,
-    pub(crate) driver: DriverArgs,
+    pub(crate) server: Server,
     /// The name of the pod.
     instance: String,
 }
@@ -46,11 +42,8 @@ impl Writer {
             .ok()
             .filter(|name| !name.is_empty());
         let instance = host.unwrap_or_else(|| CONTROLLER.to_owned());
-        Self {
-            client,
-            driver,
-            instance,
-        }
+        let server = Server { client, driver };
+        Self { server, instance }
     }
 
     pub(crate) async fn act(&self, step: Step) -> Ended {
@@ -72,7 +65,7 @@ impl Writer {
 
     async fn confirm_all(&self, facts: &[Live]) -> Result<(), Unconfirmed> {
         for fact in facts {
-            self.confirm(fact).await?;
+            self.server.confirm(fact).await?;
         }
         Ok(())
     }
@@ -105,7 +98,7 @@ impl Writer {
             uid,
             version,
         } = &about.object;
-        let api = self.api(about.kind, namespace);
+        let api = self.server.api(about.kind, namespace);
         let (outcome, error) = if let Some(mut patch) = change.patch() {
             patch["metadata"]["uid"] = uid.clone().into();
             patch["metadata"]["resourceVersion"] = version.clone().into();
@@ -128,15 +121,6 @@ impl Writer {
         outcome
     }
 
-    pub(crate) fn api(&self, kind: Kind, namespace: &str) -> Api<Object> {
-        let (client, resource) = (self.client.clone(), kind.resource());
-        if namespace.is_empty() {
-            Api::all_with(client, &resource)
-        } else {
-            Api::namespaced_with(client, namespace, &resource)
-        }
-    }
-
     async fn report(&self, about: &About, report: &Report) -> Outcome {
         let About { kind, object, .. } = about;
         let Identity {
@@ -146,7 +130,7 @@ impl Writer {
         let home = event.metadata.namespace.clone().unwrap_or_default();
         let kind = kind.plural;
         tracing::info!(kind, namespace, name, reason = report.reason(), note = %report, "reports");
-        let api = Api::<Event>::namespaced(self.client.clone(), &home);
+        let api = Api::<Event>::namespaced(self.server.client.clone(), &home);
         let parameters = PostParams::default();
         let (outcome, error) = finish(api.create(&parameters, &event)).await;
         if outcome != Outcome::Done {

@@ -7,9 +7,11 @@ use objects::{Bytes, SnapshotName, VolumeName};
 
 use super::lost::pool;
 use super::*;
-use crate::compare::{Difference, Objects, agreed, compare};
+use crate::answer::Page;
+use crate::compare::{Objects, compare};
+use crate::difference::{Difference, agreed};
 use crate::objects::Data;
-use crate::pages::{Page, read};
+use crate::pages::read;
 use crate::status::{Status, metrics};
 
 /// The description of a change, the change, and the differences.
@@ -392,7 +394,7 @@ fn delays_have_units() {
         ("99999999999999999h", None),
     ];
     for (text, seconds) in cases {
-        let parsed = crate::parse_time(text).ok();
+        let parsed = crate::settings::parse_time(text).ok();
         assert_eq!(parsed, seconds.map(Duration::from_secs), "{text}");
     }
 }

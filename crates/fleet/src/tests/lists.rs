@@ -72,6 +72,9 @@ async fn large_objects_fill_no_memory_and_hide_no_other() {
         false
     };
     let writer = Writer::new(client, driver);
-    assert_eq!(writer.search(Kind::CLAIM, "", count).await, Ok(false));
+    assert_eq!(
+        writer.server.search(Kind::CLAIM, "", count).await,
+        Ok(false)
+    );
     assert_eq!(found, CLAIMS);
 }

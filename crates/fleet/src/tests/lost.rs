@@ -4,7 +4,7 @@ use objects::inventory::{Inventory, Item, PoolInventory};
 use objects::{Bytes, PoolId};
 
 use super::*;
-use crate::pages::Page;
+use crate::answer::Page;
 
 /// A cluster of [`HERE`], [`OTHER`] and 18 more nodes with volumes, of which [`HERE`] is missing. The claim `data-db-0` on
 /// it has a class that releases.

@@ -1,0 +1,106 @@
+//! Questions to the API server.
+
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use kube::api::{Api, ListParams};
+use kube::{Client, Error};
+use objects::DriverArgs;
+use tokio::time::timeout;
+
+use crate::report::Report;
+use crate::step::Outcome;
+use crate::wire::{Kind, Object, PAGE, is_too_long};
+
+/// The time for one request. The API server itself ends a request after a minute.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why a fact was not confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unconfirmed {
+    /// The API server did not answer, or the cluster is not as the caches say.
+    Ended(Outcome),
+    /// The step has to wait for somebody.
+    Waits(Report),
+}
+
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) client: Client,
+    pub(crate) driver: DriverArgs,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    pub(crate) fn api(&self, kind: Kind, namespace: &str) -> Api<Object> {
+        let (client, resource) = (self.client.clone(), kind.resource());
+        if namespace.is_empty() {
+            Api::all_with(client, &resource)
+        } else {
+            Api::namespaced_with(client, namespace, &resource)
+        }
+    }
+
+    /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks has none.
+    pub(crate) async fn search(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        mut is_found: impl FnMut(Object) -> bool,
+    ) -> Result<bool, Unconfirmed> {
+        let api = self.api(kind, namespace);
+        let mut limit = PAGE;
+        let mut list = ListParams::default();
+        loop {
+            list.limit = Some(limit);
+            let request = async {
+                match api.list(&list).await {
+                    Err(error) if limit > 1 && is_too_long(&error) => Ok(None),
+                    page => page.map(Some),
+                }
+            };
+            let page = match answer(request).await {
+                Err(Unconfirmed::Ended(Outcome::Changed)) if kind.is_optional() => {
+                    return Ok(false);
+                }
+                page => page?,
+            };
+            let Some(page) = page else {
+                limit /= 2;
+                continue;
+            };
+            if page.items.into_iter().any(&mut is_found) {
+                return Ok(true);
+            }
+            match page.metadata.continue_ {
+                Some(next) if !next.is_empty() => list = list.continue_token(&next),
+                _ => return Ok(false),
+            }
+        }
+    }
+
+    pub(crate) async fn get(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Unconfirmed> {
+        answer(self.api(kind, namespace).get_opt(name)).await
+    }
+}
+
+async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Unconfirmed> {
+    match timeout(PATIENCE, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(Error::Api(status))) if status.code == 404 => {
+            Err(Unconfirmed::Ended(Outcome::Changed))
+        }
+        Ok(Err(_)) | Err(_) => Err(Unconfirmed::Ended(Outcome::Unanswered)),
+    }
+}

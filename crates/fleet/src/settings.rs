@@ -1,0 +1,98 @@
+//! The choices of the command line.
+
+use std::time::Duration;
+
+use clap::Args;
+use objects::DriverArgs;
+
+/// The functions, each with its own switch.
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct Functions {
+    /// Write the node of the source on unbound claims that restore a snapshot or clone a claim
+    #[arg(long)]
+    pub(crate) steer: bool,
+
+    /// Label snapshot contents that name no node with the node of their pool
+    #[arg(long)]
+    pub(crate) label: bool,
+
+    /// Label also contents whose snapshot was asked for more than an hour ago; it will have the data of today
+    #[arg(long, requires = "label")]
+    pub(crate) label_old: bool,
+
+    /// Compare the volumes on the nodes with the objects of the cluster, and report differences
+    #[arg(long, requires = "key")]
+    pub(crate) compare: bool,
+
+    /// Finish deletions that wait for a node that is missing
+    #[arg(long)]
+    pub(crate) finish: bool,
+
+    /// Release the claims of lost nodes, if their class has the annotation rootcellar.dev/release-claims: "true"
+    #[arg(long, requires = "key")]
+    pub(crate) release: bool,
+
+    /// Remove the startup taint from nodes whose driver is ready
+    #[arg(long)]
+    pub(crate) untaint: bool,
+}
+
+/// How long the controller watches before it believes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Delays {
+    /// Count a node as lost when it was absent for so long, in seconds, minutes or hours
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_time)]
+    pub(crate) absent_for: Duration,
+
+    /// Count a retired pool as lost after so long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
+    pub(crate) retired_for: Duration,
+
+    /// Report a difference that two looks show with so much time between them
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
+    pub(crate) compare_every: Duration,
+
+    /// Undo a release when its reason to be undone has held for so long, after which no deletion is under way any more
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_time, hide = true)]
+    pub(crate) undo_after: Duration,
+
+    /// Report a node that has the startup taint for so long
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time, hide = true)]
+    pub(crate) tainted_for: Duration,
+}
+
+impl Delays {
+    /// The time between two readings of all pages.
+    pub(crate) fn between_pages(&self) -> Duration {
+        (self.compare_every / 10).clamp(Duration::from_secs(1), Duration::from_mins(1))
+    }
+}
+
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let problem = || "not a time: a number, and s, m or h, as in 30m".to_owned();
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let mut units = units
+        .iter()
+        .filter_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, seconds)));
+    let (number, seconds) = units.next().ok_or_else(problem)?;
+    let number: u64 = ::objects::digits(number).ok_or_else(problem)?;
+    match number.checked_mul(*seconds) {
+        Some(1..=MAX_SECONDS) => Ok(Duration::from_secs(number * seconds)),
+        _ => Err("between 1s and 168h".to_owned()),
+    }
+}
+
+/// The longest delay: a week.
+const MAX_SECONDS: u64 = 7 * 24 * 3600;
+
+/// The choices of the command line that a round needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) functions: Functions,
+    pub(crate) delays: Delays,
+    pub(crate) driver: DriverArgs,
+    /// The namespace of the driver.
+    pub(crate) namespace: String,
+}
