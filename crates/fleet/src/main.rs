@@ -18,6 +18,7 @@
 //! api, difference, due
 //! step
 //! report                                      the sentences of events
+//! command                                     the lines for people in them
 //! answer, objects
 //! settings, wire
 //! ```
@@ -27,6 +28,8 @@
 mod answer;
 mod api;
 mod cluster;
+#[allow(dead_code, reason = "the reports print them next")]
+mod command;
 mod compare;
 mod difference;
 mod due;

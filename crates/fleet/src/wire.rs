@@ -214,7 +214,7 @@ impl Resource for Object {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kind {
     group: &'static str,
-    singular: &'static str,
+    pub(crate) singular: &'static str,
     pub(crate) plural: &'static str,
 }
 
