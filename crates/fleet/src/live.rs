@@ -2,13 +2,13 @@
 //! anew. The answer that refuses also says why.
 
 use objects::NodeName;
-use serde::Deserialize;
 
 use crate::api::{Server, Unconfirmed};
-use crate::objects::{Identity, Node, Policy, Volume, key};
+use crate::makers::{self, Need, Set, User};
+use crate::objects::{Identity, Node, Policy, Volume};
 use crate::report::Report;
 use crate::step::{Live, Outcome};
-use crate::wire::{Kind, Object};
+use crate::wire::Kind;
 
 type Confirmed = Result<(), Unconfirmed>;
 
@@ -18,7 +18,7 @@ impl Server {
             Live::NoNode(name) => self.no_node(name).await,
             Live::NoPlace(place) => self.no_place(place).await,
             Live::Retained(volume) => self.retained(volume).await,
-            Live::MadeAnew(claim) => self.made_anew(claim).await,
+            Live::MadeAnew(claim) => self.made_again(claim).await,
         }
     }
 
@@ -56,118 +56,30 @@ impl Server {
         }
     }
 
-    /// That a `StatefulSet` makes the claim anew: one of its pods, which is not scheduled, waits for it. No scheduled pod
-    /// names the claim.
-    async fn made_anew(&self, claim: &Identity) -> Confirmed {
-        let mut waiting = Vec::new();
-        let mut scheduled = None;
-        let look = |pod| match User::read(pod, &claim.name) {
-            Some(user) if !user.node.is_empty() => {
-                scheduled = Some((user.name, user.node));
-                true
-            }
-            user => {
-                waiting.extend(user);
-                false
-            }
+    /// That a `StatefulSet` makes the claim again, and that no scheduled pod names it.
+    async fn made_again(&self, claim: &Identity) -> Confirmed {
+        let mut users = Vec::new();
+        let look = |pod| {
+            let user = User::read(pod, &claim.name);
+            let is_scheduled = user.as_ref().is_some_and(User::is_scheduled);
+            users.extend(user);
+            is_scheduled
         };
-        self.search(Kind::POD, &claim.namespace, look).await?;
-        if let Some((name, node)) = scheduled {
-            return waits(format!(
-                "pod {name} on node {node} names it; cordon the node and delete the pod"
-            ));
-        }
-        for pod in waiting {
-            if self.set_makes(&pod, claim).await? {
-                return Ok(());
+        let is_used = self.search(Kind::POD, &claim.namespace, look).await?;
+        let mut sets = Vec::new();
+        if !is_used {
+            for name in makers::sets(&users) {
+                let set = self.get(Kind::STATEFUL_SET, &claim.namespace, name).await?;
+                sets.extend(set.and_then(Set::read));
             }
         }
-        waits("no waiting pod of a StatefulSet would make the claim anew".to_owned())
-    }
-
-    /// Whether the `StatefulSet` of a pod has a template for the claim.
-    async fn set_makes(&self, pod: &User, claim: &Identity) -> Result<bool, Unconfirmed> {
-        #[derive(Deserialize)]
-        struct Fields {
-            spec: Spec,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Spec {
-            #[serde(default)]
-            volume_claim_templates: Vec<Template>,
-        }
-        #[derive(Deserialize)]
-        struct Template {
-            metadata: Named,
-        }
-        #[derive(Deserialize)]
-        struct Named {
-            name: String,
-        }
-        let Some((name, uid)) = &pod.set else {
-            return Ok(false);
+        let why = match makers::need(&users, &sets, claim) {
+            Need::Made { .. } => return Ok(()),
+            Need::Used { pod, node } => {
+                format!("pod {pod} on node {node} names it; cordon the node and delete the pod")
+            }
+            Need::Nobody => "no waiting pod of a StatefulSet would make the claim anew".to_owned(),
         };
-        let set = self.get(Kind::STATEFUL_SET, &claim.namespace, name).await?;
-        let set = set.filter(|set| set.meta.uid.as_ref() == Some(uid) && !set.deleting);
-        let Some(Fields { spec }) = set.and_then(Object::fields) else {
-            return Ok(false);
-        };
-        let mut templates = spec.volume_claim_templates.iter();
-        Ok(templates.any(|one| format!("{}-{}", one.metadata.name, pod.name) == claim.name))
-    }
-}
-
-fn waits(why: String) -> Confirmed {
-    Err(Unconfirmed::Waits(Report::ReleaseWaits { why }))
-}
-
-/// A pod that names a claim.
-struct User {
-    name: String,
-    /// Empty before it is scheduled.
-    node: String,
-    /// The name and the uid of its `StatefulSet`, while the pod is to stay.
-    set: Option<(String, String)>,
-}
-
-impl User {
-    fn read(pod: Object, claim: &str) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Fields {
-            spec: Spec,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Spec {
-            node_name: Option<String>,
-            #[serde(default)]
-            volumes: Vec<PodVolume>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct PodVolume {
-            name: String,
-            persistent_volume_claim: Option<Named>,
-            ephemeral: Option<serde::de::IgnoredAny>,
-        }
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Named {
-            claim_name: String,
-        }
-        let (_, name) = key(&pod);
-        let set = pod.controller().cloned().filter(|_| !pod.deleting);
-        let set = set.filter(|owner| owner.kind == "StatefulSet");
-        let Fields { spec } = pod.fields()?;
-        let names = |volume: &PodVolume| match &volume.persistent_volume_claim {
-            Some(named) => named.claim_name == claim,
-            None => volume.ephemeral.is_some() && format!("{name}-{}", volume.name) == claim,
-        };
-        spec.volumes.iter().any(names).then(|| Self {
-            node: spec.node_name.unwrap_or_default(),
-            set: set.map(|owner| (owner.name, owner.uid)),
-            name,
-        })
+        Err(Unconfirmed::Waits(Report::ReleaseWaits { why }))
     }
 }

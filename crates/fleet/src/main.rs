@@ -15,7 +15,7 @@
 //! finish, release, look, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
 //! live, write, view                           questions before a write, and the writes; the cluster in memory
-//! api, difference, due
+//! api, difference, due, makers
 //! step
 //! report                                      the sentences of events
 //! command                                     the lines for people in them
@@ -40,6 +40,7 @@ mod list;
 mod live;
 mod look;
 mod lost;
+mod makers;
 mod objects;
 mod pages;
 mod place;

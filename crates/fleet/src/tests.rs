@@ -4,6 +4,7 @@ mod comparing;
 mod labels;
 mod lists;
 mod lost;
+mod makers;
 mod metrics;
 mod reading;
 mod retired;
