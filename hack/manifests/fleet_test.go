@@ -90,6 +90,8 @@ func TestFleetRules(t *testing.T) {
 	read, write := []string{"list", "watch"}, []string{"list", "watch", "patch"}
 	steered := rule(snapshots, "volumesnapshots", read...)
 	capacities, pods := rule("storage.k8s.io", "csistoragecapacities", read...), rule("", "pods", read...)
+	machines := rule("", "configmaps", "get", "patch")
+	machines.ResourceNames = []string{"rootcellar-fleet-machines"}
 	lost := []string{"rootcellar-fleet-volumes", "rootcellar-fleet-volumes-deleted"}
 	for set, want := range map[string]struct {
 		flags    []string
@@ -108,7 +110,7 @@ func TestFleetRules(t *testing.T) {
 			slices.Concat([]string{"rootcellar-fleet-claims"}, lost, []string{"rootcellar-fleet-contents"})},
 		"fleet.steering=false,fleet.labels=false,fleet.releaseClaims=true": {[]string{"--compare", "--release"},
 			rules([]string{"get", "list", "watch", "patch", "delete"}, []string{"list", "watch", "delete"}, read,
-				rule("", "pods", "list"), rule("apps", "statefulsets", "get")), []rbacv1.PolicyRule{pods},
+				rule("", "pods", "list"), rule("apps", "statefulsets", "get")), []rbacv1.PolicyRule{pods, rule("apps", "daemonsets", "list"), machines},
 			slices.Concat([]string{"rootcellar-fleet-claims-deleted"}, lost)},
 		"fleet.steering=false,fleet.labels=false,fleet.inventory=false,fleet.startupTaint=true": {[]string{"--untaint"},
 			[]rbacv1.PolicyRule{rule("", "nodes", "get", "list", "watch", "patch"), rule("storage.k8s.io", "csinodes", read...),
@@ -136,6 +138,9 @@ func TestFleetRules(t *testing.T) {
 			reads := slices.Contains(want.flags, "--compare")
 			same(t, slices.Contains(driver.Containers[0].Args, "--inventory-key=/etc/rootcellar/inventory/key"), reads)
 			same(t, len(all[*corev1.Secret](found)) == 1, reads)
+			// The memory of the machines, which the account may write and not make.
+			remembers := slices.ContainsFunc(all[*corev1.ConfigMap](found), func(one *corev1.ConfigMap) bool { return one.Name == machines.ResourceNames[0] })
+			same(t, remembers, slices.Contains(want.flags, "--release"))
 
 			var policies, bound []string
 			for _, policy := range all[*admissionv1.ValidatingAdmissionPolicy](found) {

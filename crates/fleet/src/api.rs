@@ -95,7 +95,9 @@ impl Server {
     }
 }
 
-async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Unconfirmed> {
+pub(crate) async fn answer<T>(
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, Unconfirmed> {
     match timeout(PATIENCE, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(Error::Api(status))) if status.code == 404 => {

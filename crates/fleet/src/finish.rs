@@ -16,7 +16,7 @@ pub(crate) fn volume(volume: &Volume, lost: &Lost<'_>, due: &mut Due) -> Verdict
     let standing = match volume.policy {
         Policy::Delete => lost.place(&volume.place, due),
         Policy::Released => lost.volume(volume, due),
-        Policy::Retain | Policy::Other => return Verdict::Rest,
+        Policy::Retain | Policy::ReleasedBefore | Policy::Other => return Verdict::Rest,
     };
     let Standing::Lost(cause) = standing else {
         return Verdict::Rest;

@@ -1,24 +1,52 @@
-//! Questions to the API server before a write that cannot be undone. The caches may be late, so each fact is asked for
-//! anew. The answer that refuses also says why.
+//! Questions to the API server before a write that cannot be undone, because the caches may be late. The answer that refuses
+//! also says why.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kube::api::ListParams;
 use objects::NodeName;
+use tokio::sync::{Mutex, OnceCell};
 
-use crate::api::{Server, Unconfirmed};
+use crate::api::{Server, Unconfirmed, answer};
 use crate::makers::{self, Need, Set, User};
 use crate::objects::{Identity, Node, Policy, Volume};
 use crate::report::Report;
 use crate::step::{Live, Outcome};
 use crate::wire::Kind;
 
+/// The longest value of a label.
+const MAX_LABEL: usize = 63;
+
 type Confirmed = Result<(), Unconfirmed>;
 
+/// The answers about nodes, which the steps of a round share: a claim can name any node, and each tenant can have many.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    places: Mutex<HashMap<String, Arc<OnceCell<Confirmed>>>>,
+    nodes: OnceCell<Result<Vec<Node>, Unconfirmed>>,
+}
+
 impl Server {
-    pub(crate) async fn confirm(&self, fact: &Live) -> Confirmed {
+    pub(crate) async fn confirm(&self, fact: &Live, shared: &Shared) -> Confirmed {
         match fact {
             Live::NoNode(name) => self.no_node(name).await,
-            Live::NoPlace(place) => self.no_place(place).await,
+            Live::NoPlace(place) => {
+                let cell = {
+                    let mut places = shared.places.lock().await;
+                    Arc::clone(places.entry(place.clone()).or_default())
+                };
+                let answer = cell.get_or_init(|| self.no_place(place, shared));
+                answer.await.clone()
+            }
+            Live::NoOtherNode { place, known } => {
+                let nodes = self.nodes(shared).await?;
+                let unknown = |node: &Node| !known.contains(&node.identity.name);
+                let has = |node: &Node| place.as_ref().is_some_and(|place| node.has_place(place));
+                confirmed(!nodes.iter().any(|node| unknown(node) || has(node)))
+            }
             Live::Retained(volume) => self.retained(volume).await,
-            Live::MadeAnew(claim) => self.made_again(claim).await,
+            Live::MadeAgain(claim) => self.made_again(claim).await,
         }
     }
 
@@ -28,21 +56,36 @@ impl Server {
         if name.parse::<NodeName>().is_err() {
             return Ok(());
         }
-        match self.get(Kind::NODE, "", name).await? {
-            None => Ok(()),
-            Some(_) => Err(Unconfirmed::Ended(Outcome::Changed)),
-        }
+        confirmed(self.get(Kind::NODE, "", name).await?.is_none())
     }
 
     /// That no node has this place, by its name or by its label.
-    async fn no_place(&self, place: &str) -> Confirmed {
+    async fn no_place(&self, place: &str, shared: &Shared) -> Confirmed {
         self.no_node(place).await?;
-        let has = |node: Node| node.place == place || node.label.as_deref() == Some(place);
-        let has = |node| Node::read(node, &self.driver).is_some_and(has);
-        if self.search(Kind::NODE, "", has).await? {
-            return Err(Unconfirmed::Ended(Outcome::Changed));
+        if place.len() == MAX_LABEL {
+            // It may be the beginning of a longer name and a hash.
+            let nodes = self.nodes(shared).await?;
+            return confirmed(!nodes.iter().any(|node| node.has_place(place)));
         }
-        Ok(())
+        let labelled = format!("{}={place}", self.driver.topology_key);
+        let labelled = ListParams::default().labels(&labelled).limit(1);
+        let labelled = answer(self.api(Kind::NODE, "").list(&labelled)).await?;
+        confirmed(labelled.items.is_empty())
+    }
+
+    /// All nodes as the API server has them now.
+    async fn nodes<'a>(&self, shared: &'a Shared) -> Result<&'a [Node], Unconfirmed> {
+        let list = async || {
+            let mut nodes = Vec::new();
+            let read = |node| {
+                nodes.extend(Node::read(node, &self.driver));
+                false
+            };
+            self.search(Kind::NODE, "", read).await?;
+            Ok(nodes)
+        };
+        let nodes = shared.nodes.get_or_init(list).await;
+        nodes.as_deref().map_err(Clone::clone)
     }
 
     /// That the volume is as it was read, and keeps its data after its claim.
@@ -78,8 +121,14 @@ impl Server {
             Need::Used { pod, node } => {
                 format!("pod {pod} on node {node} names it; cordon the node and delete the pod")
             }
-            Need::Nobody => "no waiting pod of a StatefulSet would make the claim anew".to_owned(),
+            Need::Nobody => "no waiting pod of a StatefulSet would make the claim again".to_owned(),
         };
         Err(Unconfirmed::Waits(Report::ReleaseWaits { why }))
     }
+}
+
+fn confirmed(is_so: bool) -> Confirmed {
+    is_so
+        .then_some(())
+        .ok_or(Unconfirmed::Ended(Outcome::Changed))
 }

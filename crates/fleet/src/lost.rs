@@ -3,28 +3,42 @@
 //! Neither an absent Node nor one that is new proves that its disks are lost. So everything that follows from a lost place
 //! either finishes a deletion that somebody asked for, or leaves the data where it is. The times are those that this
 //! process has watched, by a clock that nobody can set.
+//!
+//! A wrong list of nodes, as of an API server that was restored, shows many absences that begin together. So nothing is
+//! done while too many began lately.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use objects::{NodeName, ObjectId, VolumeId};
 
 use crate::answer;
 use crate::due::Due;
-use crate::objects::Volume;
+use crate::objects::{Node, Phase, Volume};
 use crate::report::Report;
 use crate::settings::{Delays, Functions};
 use crate::step::Live;
 use crate::view::View;
+
+/// How long an absence counts as one that began lately.
+const LATELY: Duration = Duration::from_hours(24);
 
 /// Since when this process has seen what it sees now.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     absent: BTreeMap<String, Instant>,
     /// Volumes of a retired pool that no other pool has, and the node that calls it retired.
-    retired: BTreeMap<(VolumeId, String), Instant>,
-    /// Nodes without a pod and a label of the driver.
-    without: BTreeMap<String, Instant>,
+    retired: BTreeMap<(VolumeId, String), Retired>,
+}
+
+/// The knowledge about a retired pool.
+#[derive(Debug, Clone, Copy)]
+struct Retired {
+    since: Instant,
+    /// Whether the last answer of the node says so. Without an answer nothing is done, and the time goes on.
+    seen: bool,
 }
 
 /// The standing of a place or of a pool at a place.
@@ -55,8 +69,10 @@ pub(crate) struct Lost<'a> {
     listed: HashMap<VolumeId, (&'a str, &'a str)>,
     pub(crate) delays: &'a Delays,
     now: Instant,
-    /// How many places with volumes are absent, of how many, if that is too many.
+    /// How many places with bound volumes became absent lately, of how many, if that is too many.
     too_many: Option<(usize, usize)>,
+    /// The names of the nodes of the view.
+    known: OnceCell<Arc<BTreeSet<String>>>,
 }
 
 impl Watched {
@@ -74,21 +90,7 @@ impl Watched {
         now: Instant,
     ) -> Lost<'a> {
         let present = view.present();
-        let with_volumes: BTreeSet<&str> = view.volumes.values().map(|one| &*one.place).collect();
-        let gone = with_volumes
-            .iter()
-            .filter(|place| !present.contains(**place));
-        let (gone, all) = (gone.count(), with_volumes.len());
-        let mut places: BTreeSet<String> = with_volumes.into_iter().map(str::to_owned).collect();
-        if functions.finish {
-            let names = view.contents.values().filter(|one| one.deleting);
-            let names = names.filter_map(|content| content.label.as_deref());
-            places.extend(names.filter_map(place_of));
-            let names = view.claims.values().filter(|claim| !claim.bound);
-            let names = names.filter_map(|claim| claim.selected.as_ref());
-            places.extend(names.map(NodeName::topology_value));
-        }
-        places.retain(|place| !present.contains(&**place));
+        let places = absent_places(view, functions, &present);
         note(&mut self.absent, places, now);
         let mut retired = retired(view, now, delays);
         let absent = view.volumes.values();
@@ -97,16 +99,8 @@ impl Watched {
         let unknown = unknown.chain(retired.iter().map(|(id, _)| *id)).collect();
         let listed = listed(view, &unknown);
         retired.retain(|(id, _)| !listed.contains_key(id));
-        note(&mut self.retired, retired, now);
-        let without = view.nodes.iter();
-        let without = without.filter(|(_, node)| node.label.is_none());
-        let pods: HashSet<&str> = view.pods.values().map(|pod| &*pod.node).collect();
-        let without = without.filter(|(name, _)| !pods.contains(&***name));
-        note(
-            &mut self.without,
-            without.map(|(name, _)| name.clone()).collect(),
-            now,
-        );
+        self.note_retired(retired, view, delays, now);
+        let too_many = self.too_many(view, now);
         Lost {
             view,
             watched: self,
@@ -114,9 +108,66 @@ impl Watched {
             listed,
             delays,
             now,
-            too_many: (gone > 1 && gone * 10 > all).then_some((gone, all)),
+            too_many,
+            known: OnceCell::new(),
         }
     }
+
+    /// A node that does not answer may still call the pool retired.
+    fn note_retired(
+        &mut self,
+        found: BTreeSet<(VolumeId, String)>,
+        view: &View,
+        delays: &Delays,
+        now: Instant,
+    ) {
+        let silent = |node: &String| {
+            let page = view.pages.get(node);
+            let answers = page.is_some_and(|page| page.fresh(now, delays).is_some());
+            view.nodes.contains_key(node) && !answers
+        };
+        self.retired
+            .retain(|key, _| found.contains(key) || silent(&key.1));
+        for (key, retired) in &mut self.retired {
+            retired.seen = found.contains(key);
+        }
+        for key in found {
+            let seen = Retired {
+                since: now,
+                seen: true,
+            };
+            self.retired.entry(key).or_insert(seen);
+        }
+    }
+
+    /// Volumes without a claim do not count, because their nodes may have been removed years ago.
+    fn too_many(&self, view: &View, now: Instant) -> Option<(usize, usize)> {
+        let volumes = view.volumes.values();
+        let bound = volumes.filter(|volume| volume.phase == Phase::Bound);
+        let all: BTreeSet<&str> = bound.map(|volume| &*volume.place).collect();
+        let lately = all.iter().filter(|place| {
+            let since = self.absent.get(**place);
+            since.is_some_and(|since| now.duration_since(*since) < LATELY)
+        });
+        let lately = lately.count();
+        (lately > 1 && lately * 10 > all.len()).then_some((lately, all.len()))
+    }
+}
+
+/// The places that objects name and no node has.
+fn absent_places(view: &View, functions: &Functions, present: &HashSet<&str>) -> BTreeSet<String> {
+    let volumes = view.volumes.values();
+    let mut places: BTreeSet<String> = volumes.map(|one| one.place.clone()).collect();
+    if functions.finish {
+        let names = view.contents.values().filter(|one| one.deleting);
+        let names = names.filter_map(|content| content.label.as_deref());
+        places.extend(names.filter_map(place_of));
+        let names = view.claims.values().filter(|claim| !claim.bound);
+        let names = names.filter_map(|claim| claim.selected.as_ref());
+        places.extend(names.map(NodeName::topology_value));
+    }
+    places.retain(|place| !present.contains(&**place));
+    places
 }
 
 /// Keeps the times of those that are still there, and notes the others.
@@ -194,7 +245,7 @@ impl Lost<'_> {
                     return Standing::Here;
                 };
                 let key = (volume.id, node.to_owned());
-                let since = self.watched.retired.get(&key).copied();
+                let since = self.watched.retired.get(&key).map(|retired| retired.since);
                 self.after(since, self.delays.retired_for, Loss::Retired, due)
             }
             standing => standing,
@@ -213,7 +264,10 @@ impl Lost<'_> {
     pub(crate) fn retired_on(&self, volume: &Volume) -> Option<&str> {
         let of_id = self.watched.retired.range((volume.id, String::new())..);
         let mut of_id = of_id.take_while(|((found, _), _)| *found == volume.id);
-        of_id.find_map(|((_, node), _)| {
+        of_id.find_map(|((_, node), retired)| {
+            if !retired.seen {
+                return None;
+            }
             let place = &self.view.nodes.get(node)?.place;
             (*place == volume.place).then_some(&**node)
         })
@@ -242,6 +296,24 @@ impl Lost<'_> {
         }
     }
 
+    /// Also that no node joined that the view does not have, because the disk may be there.
+    pub(crate) fn confirm_everywhere(
+        &self,
+        loss: Loss,
+        volume: &Volume,
+    ) -> Result<Vec<Live>, Report> {
+        let place = match (loss, self.too_many) {
+            (Loss::Absent, Some((absent, all))) => {
+                return Err(Report::TooManyNodesAbsent { absent, all });
+            }
+            (Loss::Absent, None) => Some(volume.place.clone()),
+            (Loss::Retired, _) => None,
+        };
+        let names = || Arc::new(self.view.nodes.keys().cloned().collect());
+        let known = Arc::clone(self.known.get_or_init(names));
+        Ok(vec![Live::NoOtherNode { place, known }])
+    }
+
     /// The moment from which a volume counts as lost.
     fn lost_at(&self, volume: &Volume, loss: Loss) -> Option<Instant> {
         let watched = self.watched;
@@ -252,24 +324,20 @@ impl Lost<'_> {
             }
             Loss::Retired => {
                 let key = (volume.id, self.retired_on(volume)?.to_owned());
-                let since = watched.retired.get(&key)?;
-                Some(*since + self.delays.retired_for)
+                let since = watched.retired.get(&key)?.since;
+                Some(since + self.delays.retired_for)
             }
         }
     }
 
-    /// Whether the pool of a lost volume may be on a living node: one whose page does not answer in full, or shows the
-    /// pool or the volume. A node that has had no driver for the whole delay has none of its pools.
+    /// Whether the pool of a lost volume may be on another node. So it may if the node's page does not answer in full, or
+    /// shows the pool or the volume, and if the node has no driver and may be the lost machine.
     pub(crate) fn elsewhere(&self, volume: &Volume, loss: Loss) -> Elsewhere {
         let retired_on = self.retired_on(volume);
         // Without a moment, no page is new enough.
         let lost_at = self.lost_at(volume, loss).unwrap_or(self.now);
         let mut elsewhere = Elsewhere::No;
-        for node in self.view.nodes.keys() {
-            let without = self.watched.without.get(node);
-            if without.is_some_and(|since| *since + self.delays.absent_for <= self.now) {
-                continue;
-            }
+        for (node, found) in &self.view.nodes {
             let page = self.view.pages.get(node);
             let problem = match page.map(|page| (page, &page.answer)) {
                 // The first reading of all pages may take a while.
@@ -277,7 +345,7 @@ impl Lost<'_> {
                     elsewhere = Elsewhere::Unread;
                     None
                 }
-                None => Some("has no driver yet".to_owned()),
+                None => self.without_driver(found, volume, loss),
                 Some((_, Err(problem))) => Some(format!("does not say what it has: {problem}")),
                 Some((page, Ok(inventory))) => {
                     let fresh = page.fresh(self.now, self.delays).is_some();
@@ -293,11 +361,45 @@ impl Lost<'_> {
                 return Elsewhere::Maybe(Report::ReleaseWaits { why });
             }
         }
-        if let Some((node, pool)) = self.listed.get(&volume.id) {
-            let why = format!("node {node} has the volume in pool {pool}");
+        if let Some((node, _)) = self.listed.get(&volume.id) {
+            let why = format!("node {node} has the volume in another pool");
             return Elsewhere::Maybe(Report::ReleaseWaits { why });
         }
         elsewhere
+    }
+
+    /// Why a node without a driver may have the disk of a volume. It has none if nothing runs the driver there, and it is
+    /// not the lost machine under another name.
+    fn without_driver(&self, node: &Node, volume: &Volume, loss: Loss) -> Option<String> {
+        if node.label.is_some() {
+            return Some("had a driver, which does not run".to_owned());
+        }
+        let Some(sets) = &self.view.driver_sets else {
+            return Some(
+                "has no driver, and the DaemonSets of the driver cannot be listed".to_owned(),
+            );
+        };
+        if sets.iter().any(|set| set.selects(node)) {
+            return Some("has no driver yet".to_owned());
+        }
+        if loss == Loss::Retired {
+            return None;
+        }
+        match (self.view.machines.get(&volume.place), &node.machine) {
+            (Some(before), Some(machine)) if before == machine => Some(
+                "is the lost machine under another name, by its machineID and systemUUID; label it, so that the driver runs \
+                 there"
+                    .to_owned(),
+            ),
+            (Some(_), Some(_)) => None,
+            // A node that was there when the volume was made is not the machine that made it.
+            _ if node.created.is_some() && node.created < volume.created => None,
+            _ => Some(
+                "has no driver and may be the lost machine under another name, because the controller did not see the \
+                 machineID of the lost one; if it is not, see `rootcellar-fleet plan`"
+                    .to_owned(),
+            ),
+        }
     }
 }
 

@@ -12,9 +12,9 @@
 //! ```text
 //! main
 //! round                                       all decisions about a view
-//! finish, release, look, label, steer, http, list
+//! finish, release, look, machines, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
-//! live, write, view                           questions before a write, and the writes; the cluster in memory
+//! write, live, view                           questions before a write, and the writes; the cluster in memory
 //! api, difference, due, makers
 //! step
 //! report                                      the sentences of events
@@ -40,6 +40,7 @@ mod list;
 mod live;
 mod look;
 mod lost;
+mod machines;
 mod makers;
 mod objects;
 mod pages;
@@ -73,6 +74,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::Config;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -81,9 +83,11 @@ use compare::compare;
 use difference::{Differences, agreed};
 use http::Pulse;
 use list::ListArgs;
+use live::Shared;
 use pages::Reader;
 use round::Memory;
 use settings::{Delays, Functions, Settings};
+use step::Step;
 use write::Writer;
 
 /// `EX_USAGE` of sysexits.h.
@@ -96,6 +100,8 @@ const TOGETHER: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_mins(1);
 /// The longest time without a byte from the API server. A watch gets a bookmark each minute.
 const SILENCE: Duration = Duration::from_mins(5);
+/// A node that restarts can be absent for so long.
+const SHORT: Duration = Duration::from_mins(5);
 /// How many steps are under way at once.
 const AT_ONCE: usize = 8;
 
@@ -249,6 +255,9 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "starts"
     );
+    if cli.delays.absent_for < SHORT {
+        tracing::warn!(absent_for = ?cli.delays.absent_for, "a node that restarts may count as lost; use 5m or more");
+    }
     let cluster = Cluster::start(&client, &cli.functions, &cli.driver, &namespace);
     let (writer, pulse) = (Writer::new(client, cli.driver.clone()), Pulse::new());
     let settings = Settings {
@@ -267,7 +276,8 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Does the due steps whenever the cluster changed, until `stop`. A step that has begun is finished.
+/// Does the due steps whenever the cluster changed, until `stop`. A step that has begun is finished. A round waits for its
+/// steps, except for releases: their facts can take a minute, and nobody else waits for them.
 async fn rounds(
     cluster: &Cluster,
     writer: &Writer,
@@ -277,13 +287,15 @@ async fn rounds(
 ) {
     let stop = stop.shared();
     let mut memory = Memory::default();
+    let mut releases = JoinSet::new();
     let mut next = None;
     loop {
         let idle = Instant::now() + IDLE;
         let due = next.map_or(idle, |next: Instant| next.min(idle));
         tokio::select! {
-            () = stop.clone() => return,
+            () = stop.clone() => break,
             () = cluster.changed() => tokio::time::sleep(TOGETHER).await,
+            Some(ended) = releases.join_next() => memory.released(ended.ok(), Instant::now()),
             () = tokio::time::sleep_until(due.into()) => {}
         }
         pulse.beat();
@@ -295,14 +307,22 @@ async fn rounds(
         }
         let due = memory.round(&cluster.view(), settings, Instant::now(), Timestamp::now());
         next = due.next;
-        let steps = pin!(stream::iter(due.steps).take_until(stop.clone()));
-        let mut outcomes = steps.map(|step| writer.act(step)).buffer_unordered(AT_ONCE);
+        let (apart, steps): (Vec<Step>, _) = due.steps.into_iter().partition(Step::releases);
+        for step in apart {
+            let writer = writer.clone();
+            releases.spawn(async move { writer.act(step, &Shared::default()).await });
+        }
+        let shared = Shared::default();
+        let steps = pin!(stream::iter(steps).take_until(stop.clone()));
+        let steps = steps.map(|step| writer.act(step, &shared));
+        let mut outcomes = steps.buffer_unordered(AT_ONCE);
         while let Some(outcome) = outcomes.next().await {
             pulse.beat();
             let retry = memory.ended(&outcome, Instant::now());
             next = [next, retry].into_iter().flatten().min();
         }
     }
+    while releases.join_next().await.is_some() {}
 }
 
 /// Reads the pages of the drivers again and again, and compares them with the objects of the cluster. Without a key, waits
@@ -319,6 +339,9 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, key: Option<PathBuf>, se
         let looks = settings.functions.compare
             && cluster.missing().is_empty()
             && last.as_ref().is_none_or(|(at, _)| is_due(*at));
+        if settings.functions.release && cluster.missing().is_empty() {
+            machines::look(&writer.server, &settings.namespace, cluster).await;
+        }
         // The objects come first; see `compare`.
         let objects = if looks {
             look::objects(&writer.server).await.ok()

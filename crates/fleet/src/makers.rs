@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use objects::manifest::is_name;
 use serde::Deserialize;
 
 use crate::objects::{Identity, key};
@@ -54,10 +55,11 @@ pub(crate) fn need<'a>(users: &'a [User], sets: &[Set], claim: &Identity) -> Nee
     makers.next().map_or(Need::Nobody, |set| Need::Made { set })
 }
 
-/// The names of the `StatefulSets` that have the pods.
+/// The names of the `StatefulSets` that have the pods. A name that no object can have would change the path of a request.
 pub(crate) fn sets(users: &[User]) -> BTreeSet<&str> {
     let sets = users.iter().filter_map(|user| user.set.as_ref());
-    sets.map(|(name, _)| &**name).collect()
+    let names = sets.map(|(name, _)| &**name);
+    names.filter(|name| is_name(name)).collect()
 }
 
 impl User {

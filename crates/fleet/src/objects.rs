@@ -3,6 +3,7 @@
 //! and is in no cache.
 
 mod claim;
+mod driver_set;
 mod node;
 mod snapshot;
 mod volume;
@@ -14,9 +15,12 @@ use serde::Deserialize;
 use crate::wire::Object;
 
 pub(crate) use claim::{Claim, SELECTED_NODE, Source};
-pub(crate) use node::{Capacity, Class, Node, Pod, Registration, startup_taint};
+pub(crate) use driver_set::DriverSet;
+pub(crate) use node::{Capacity, Class, Machine, Node, Pod, Registration, startup_taint};
 pub(crate) use snapshot::{BOUND, Content, Data, MANAGED_BY, Snapshot};
-pub(crate) use volume::{DELETE, POLICY_BEFORE, PROVISIONER, Phase, Policy, RETAIN, Volume};
+pub(crate) use volume::{
+    DELETE, POLICY_BEFORE, PROVISIONER, Phase, Policy, RELEASED, RETAIN, Volume,
+};
 
 /// The namespace and the name of an object.
 pub(crate) type Key = (String, String);

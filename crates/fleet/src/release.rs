@@ -1,186 +1,181 @@
-//! The release of claims whose volume is lost, so that a `StatefulSet` makes them anew elsewhere.
+//! The release of claims whose volume is lost, so that a `StatefulSet` makes them again elsewhere.
 //!
 //! The order is Retain, then the claim, then the volume. With Retain nobody deletes data, so a node that comes back at any
-//! moment finds nothing to erase. Until the claim is deleted the release can be undone, and what was begun stands in the
-//! objects alone, so a controller that starts anew goes on.
+//! moment finds all of it. The controller never takes Retain back: whether the data is still wanted, only a person knows.
+//! The objects alone say what was begun, so a controller that starts again goes on.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use crate::command::{Command, Operation, Target};
 use crate::due::Due;
 use crate::lost::{Elsewhere, Loss, Lost, Standing};
-use crate::objects::{Claim, Phase, Policy, Volume};
+use crate::objects::{Claim, DELETE, POLICY_BEFORE, Phase, Policy, RELEASED, RETAIN, Volume};
 use crate::report::Report;
 use crate::step::{About, Change, Live, Step, Verdict};
 use crate::view::View;
+use crate::wire::Kind;
 
 /// The least time between the beginnings of two releases: the csi-provisioner of every node answers each with a write.
 const PAUSE: Duration = Duration::from_secs(5);
-/// The time between two attempts. One that has to wait for somebody delays no other for longer.
+/// The time between two attempts.
 const ATTEMPT: Duration = Duration::from_millis(250);
+/// The most attempts at once, because each may list all pods of a namespace.
+const AT_ONCE: usize = 2;
 
 /// The memory of releases.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
-    /// Since when a begun release, by the uid of its volume, has a reason to be undone.
-    undo: HashMap<String, Instant>,
-    /// When the next one may begin.
+    /// When the next attempt may be made.
     next: Option<Instant>,
-}
-
-/// The releases of one round: those of one place alone.
-#[derive(Debug)]
-pub(crate) struct Round<'a> {
-    releases: &'a mut Releases,
-    view: &'a View,
-    lost: &'a Lost<'a>,
-    place: Option<&'a str>,
-    now: Instant,
+    under_way: usize,
+    /// The last attempt for each namespace, so that a namespace whose attempts all fail does not delay the others.
+    tried: HashMap<String, Instant>,
 }
 
 impl Releases {
-    /// Whether another release may begin.
-    pub(crate) fn may_begin(&self, now: Instant, due: &mut Due) -> bool {
-        self.next.is_none_or(|next| due.has_come(next, now))
+    /// Whether another attempt may be made.
+    pub(crate) fn may_try(&self, now: Instant, due: &mut Due) -> bool {
+        // The end of an attempt begins the next round.
+        self.under_way < AT_ONCE && self.next.is_none_or(|next| due.has_come(next, now))
     }
 
-    /// Takes note of an attempt to begin one, which may have to wait, or of its success.
-    pub(crate) fn begins(&mut self, done: bool, now: Instant) {
-        self.next = Some(now + if done { PAUSE } else { ATTEMPT });
+    pub(crate) fn last(&self, namespace: &str) -> Option<Instant> {
+        self.tried.get(namespace).copied()
     }
 
-    /// Begins a round. A release that was begun goes on before another place has its turn.
-    pub(crate) fn round<'a>(
-        &'a mut self,
-        view: &'a View,
-        lost: &'a Lost<'a>,
-        now: Instant,
-        due: &mut Due,
-    ) -> Round<'a> {
-        let begun = view.volumes.values().filter(|volume| is_begun(volume));
-        let uids: Vec<&str> = begun.clone().map(|volume| &*volume.identity.uid).collect();
-        self.undo.retain(|uid, _| uids.contains(&&**uid));
-        let mut lost_ones =
-            begun.filter(|volume| matches!(lost.volume(volume, due), Standing::Lost(_)));
-        let place = lost_ones.next().map(|volume| &*volume.place);
-        Round {
-            releases: self,
-            view,
-            lost,
-            place,
-            now,
+    pub(crate) fn tries(&mut self, namespace: &str, now: Instant) {
+        self.tried
+            .retain(|_, at| now.duration_since(*at) < PAUSE * 720);
+        self.tried.insert(namespace.to_owned(), now);
+        self.under_way += 1;
+        self.next = Some(now + ATTEMPT);
+    }
+
+    /// Takes note of the end of an attempt. `began`: it has written Retain.
+    pub(crate) fn tried(&mut self, began: bool, now: Instant) {
+        self.under_way = self.under_way.saturating_sub(1);
+        if began {
+            self.next = Some(now + PAUSE);
         }
     }
 }
 
-fn is_begun(volume: &Volume) -> bool {
-    volume.policy == Policy::Released && volume.phase == Phase::Bound
+/// Decides about a volume, whose claim may be released.
+pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Due) -> Verdict {
+    let class = view.classes.get(&volume.class);
+    let opted = class.is_some_and(|class| class.releases);
+    let standing = lost.volume(volume, due);
+    if let Some(report) = kept(volume, opted, standing, lost) {
+        return Verdict::Refuse(About::volume(volume), report);
+    }
+    let Some(claim) = claim(volume, view) else {
+        return Verdict::Rest;
+    };
+    let of_policy = matches!(
+        volume.policy,
+        Policy::Delete | Policy::Retain | Policy::Released
+    );
+    if volume.deleting || claim.deleting || claim.held || !opted || !of_policy {
+        return Verdict::Rest;
+    }
+    match standing {
+        Standing::Here => Verdict::Rest,
+        Standing::Doubtful => announce(volume, claim, lost),
+        Standing::Lost(cause) => go_on(volume, claim, cause, lost),
+    }
 }
 
-impl<'a> Round<'a> {
-    pub(crate) fn decide(&mut self, volume: &'a Volume, due: &mut Due) -> Verdict {
-        let begun = is_begun(volume);
-        let Some(claim) = self.claim(volume) else {
-            return Verdict::Rest;
-        };
-        let class = self.view.classes.get(&volume.class);
-        let opted = class.is_some_and(|class| class.releases);
-        // A node that does not answer may be about to call the pool retired.
-        let is_back = || self.lost.answers(volume);
-        if begun && (!opted || self.lost.volume(volume, due) == Standing::Here && is_back()) {
-            return self.undo(volume, claim, due);
-        }
-        self.releases.undo.remove(&volume.identity.uid);
-        let of_policy = matches!(volume.policy, Policy::Delete | Policy::Retain);
-        if volume.deleting || claim.deleting || claim.held || !opted || !(begun || of_policy) {
-            return Verdict::Rest;
-        }
-        match self.lost.volume(volume, due) {
-            Standing::Here => Verdict::Rest,
-            Standing::Doubtful => self.announce(volume, claim),
-            Standing::Lost(loss) => self.go_on(volume, claim, loss),
-        }
-    }
+/// The report about a volume that the controller set to Retain, and whose release does not go on, because its data is there
+/// or its class does not ask for the release any more.
+fn kept(volume: &Volume, opted: bool, standing: Standing, lost: &Lost<'_>) -> Option<Report> {
+    let is_bound = match (volume.policy, volume.phase) {
+        (Policy::Released | Policy::ReleasedBefore, Phase::Bound) => true,
+        (Policy::Released | Policy::ReleasedBefore, Phase::Released) => false,
+        _ => return None,
+    };
+    // A node that does not answer may be about to call the pool retired.
+    let is_back = standing == Standing::Here && lost.answers(volume);
+    let stops = is_back || (is_bound && !opted);
+    (stops && !volume.deleting).then(|| Report::ReleaseKept {
+        node: volume.place.clone(),
+        is_bound,
+        ways: ways(volume).map(Box::new),
+    })
+}
 
-    /// The claim of a bound volume, if each names the other.
-    fn claim(&self, volume: &Volume) -> Option<&'a Claim> {
-        let owner = volume.claim.as_ref()?;
-        let claim = self.view.claims.get(&owner.key())?;
-        let mutual = owner.is(&owner.key(), &claim.identity.uid)
-            && claim.volume.as_deref() == Some(&*volume.identity.name);
-        (mutual && claim.bound && volume.phase == Phase::Bound).then_some(claim)
-    }
+/// The commands that keep the data of a volume, and that let it go. Both end the controller's part.
+fn ways(volume: &Volume) -> Option<[Command; 2]> {
+    let key = match volume.policy {
+        Policy::ReleasedBefore => POLICY_BEFORE,
+        _ => RELEASED,
+    };
+    let volume = Target::new(Kind::VOLUME, &volume.identity).ok()?;
+    let forget = Operation::Remove(&["metadata", "annotations", key]);
+    let policy = ["spec", "persistentVolumeReclaimPolicy"];
+    let before = Operation::Test(&policy, RETAIN.into());
+    let delete = Operation::Replace(&policy, DELETE.into());
+    Some([
+        volume.patch(std::slice::from_ref(&forget)),
+        volume.patch(&[before, forget.clone(), delete]),
+    ])
+}
 
-    /// An early word about a pool that was retired, because `pool adopt` still takes it back.
-    fn announce(&self, volume: &Volume, claim: &Claim) -> Verdict {
-        match self.lost.retired_on(volume) {
-            Some(node) => {
-                let node = node.to_owned();
-                Verdict::Refuse(of(claim), Report::ReleaseSoon { node })
-            }
-            None => Verdict::Rest,
-        }
-    }
+/// The claim of a bound volume, if each names the other.
+fn claim<'a>(volume: &Volume, view: &'a View) -> Option<&'a Claim> {
+    let owner = volume.claim.as_ref()?;
+    let claim = view.claims.get(&owner.key())?;
+    let mutual = owner.is(&owner.key(), &claim.identity.uid)
+        && claim.volume.as_deref() == Some(&*volume.identity.name);
+    (mutual && claim.bound && volume.phase == Phase::Bound).then_some(claim)
+}
 
-    fn go_on(&self, volume: &Volume, claim: &Claim, loss: Loss) -> Verdict {
-        let absence = match self.lost.confirm(loss, &volume.place) {
-            Ok(absence) => absence,
-            Err(report) => return Verdict::Refuse(of(claim), report),
-        };
-        match self.lost.elsewhere(volume, loss) {
-            Elsewhere::No => {}
-            Elsewhere::Unread => return Verdict::Rest,
-            Elsewhere::Maybe(report) => return Verdict::Refuse(of(claim), report),
+/// An early word about a pool that was retired, because `pool adopt` still takes it back.
+fn announce(volume: &Volume, claim: &Claim, lost: &Lost<'_>) -> Verdict {
+    match lost.retired_on(volume) {
+        Some(node) if volume.policy != Policy::Released => {
+            let node = node.to_owned();
+            Verdict::Refuse(of(claim), Report::ReleaseSoon { node })
         }
-        if self.place.is_some_and(|place| place != volume.place) {
-            return Verdict::Rest;
-        }
-        let mut confirm = vec![Live::MadeAnew(claim.identity.clone())];
-        let node = volume.place.clone();
-        if volume.policy != Policy::Delete {
-            confirm.push(Live::Retained(volume.identity.clone()));
-            // The absence is asked for last, right before the write.
-            confirm.extend(absence);
-            let volume = volume.identity.name.clone();
-            return Verdict::Write(Step {
-                about: of(claim),
-                confirm,
-                change: Some(Change::Delete),
-                report: Some(Report::ReleasedClaim { volume, node }),
-                event_on: None,
-            });
-        }
+        _ => Verdict::Rest,
+    }
+}
+
+fn go_on(volume: &Volume, claim: &Claim, cause: Loss, lost: &Lost<'_>) -> Verdict {
+    let absence = match lost.confirm_everywhere(cause, volume) {
+        Ok(absence) => absence,
+        Err(report) => return Verdict::Refuse(of(claim), report),
+    };
+    match lost.elsewhere(volume, cause) {
+        Elsewhere::No => {}
+        Elsewhere::Unread => return Verdict::Rest,
+        Elsewhere::Maybe(report) => return Verdict::Refuse(of(claim), report),
+    }
+    let mut confirm = vec![Live::MadeAgain(claim.identity.clone())];
+    let node = volume.place.clone();
+    if volume.policy == Policy::Delete {
         confirm.extend(absence);
-        Verdict::Write(Step {
+        return Verdict::Write(Step {
             about: About::volume(volume),
             confirm,
-            change: Some(Change::Retain),
+            change: Some(Change::Retain {
+                claim: claim.identity.uid.clone(),
+            }),
             report: Some(Report::ReleaseBegun { node }),
             event_on: Some(of(claim)),
-        })
+        });
     }
-
-    /// Puts the policy back, unless the claim is about to go: its data would be deleted with it. The API server may still
-    /// have a deletion in hand, even of an earlier process, so this waits.
-    fn undo(&mut self, volume: &Volume, claim: &Claim, due: &mut Due) -> Verdict {
-        if claim.deleting || volume.deleting {
-            self.releases.undo.remove(&volume.identity.uid);
-            return Verdict::Rest;
-        }
-        let uid = volume.identity.uid.clone();
-        let since = *self.releases.undo.entry(uid).or_insert(self.now);
-        if !due.has_come(since + self.lost.delays.undo_after, self.now) {
-            return Verdict::Rest;
-        }
-        let node = volume.place.clone();
-        Verdict::Write(Step {
-            about: About::volume(volume),
-            confirm: Vec::new(),
-            change: Some(Change::PutBack),
-            report: Some(Report::ReleaseUndone { node }),
-            event_on: Some(of(claim)),
-        })
-    }
+    confirm.push(Live::Retained(volume.identity.clone()));
+    // The absence is asked for last, right before the write.
+    confirm.extend(absence);
+    let volume = volume.identity.name.clone();
+    Verdict::Write(Step {
+        about: of(claim),
+        confirm,
+        change: Some(Change::Delete),
+        report: Some(Report::ReleasedClaim { volume, node }),
+        event_on: None,
+    })
 }
 
 fn of(claim: &Claim) -> About {

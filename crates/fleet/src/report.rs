@@ -2,6 +2,7 @@
 
 use objects::{Bytes, NodeName, PoolId, SnapshotId, VolumeId};
 
+use crate::command::Command;
 use crate::objects::MANAGED_BY;
 
 /// A fact about a claim or a content that a person should know.
@@ -83,14 +84,21 @@ pub(crate) enum Report {
     )]
     ReleaseBegun { node: String },
     #[error(
-        "the claim was deleted, because its volume {volume} was lost with node {node}; its StatefulSet makes it anew, \
+        "the claim was deleted, because its volume {volume} was lost with node {node}; its StatefulSet makes it again, \
          empty, on another node"
     )]
     ReleasedClaim { volume: String, node: String },
     #[error(
-        "the release was undone, because node {node} is back or the class does not ask for it any more"
+        "the controller wrote the policy Retain for a release that does not go on, because node {node} is back or the class \
+         does not ask for it any more; the data stays{}", choices(ways.as_deref(), *is_bound)
     )]
-    ReleaseUndone { node: String },
+    ReleaseKept {
+        node: String,
+        /// Whether the claim is still there.
+        is_bound: bool,
+        /// The commands that keep the data, and that let it go. None if the object has a name that cannot be printed.
+        ways: Option<Box<[Command; 2]>>,
+    },
     #[error("the volume is lost, and its claim is not released: {why}")]
     ReleaseWaits { why: String },
     #[error(
@@ -156,6 +164,20 @@ impl Spot {
     }
 }
 
+/// The choice about data that a release kept.
+fn choices(ways: Option<&[Command; 2]>, is_bound: bool) -> String {
+    let Some([keep, let_go]) = ways else {
+        return String::new();
+    };
+    if is_bound {
+        format!(
+            ": `{keep}` keeps it after the claim too, `{let_go}` deletes it with the claim, as before"
+        )
+    } else {
+        format!(", and its claim is deleted: `{keep}` keeps it, `{let_go}` deletes it")
+    }
+}
+
 fn instead(of: Option<&NodeName>) -> String {
     of.map_or_else(String::new, |other| format!(" instead of {other}"))
 }
@@ -181,7 +203,7 @@ impl Report {
             Self::ReleaseSoon { .. } => "ReleaseSoon",
             Self::ReleaseBegun { .. } => "ReleaseBegun",
             Self::ReleasedClaim { .. } => "ReleasedClaim",
-            Self::ReleaseUndone { .. } => "ReleaseUndone",
+            Self::ReleaseKept { .. } => "ReleaseKept",
             Self::ReleaseWaits { .. } => "ReleaseWaits",
             Self::VolumeWithoutPersistentVolume { .. } => "VolumeWithoutPersistentVolume",
             Self::SnapshotWithoutContent { .. } => "SnapshotWithoutContent",
@@ -207,7 +229,7 @@ impl Report {
             | Self::ReleaseSoon { node }
             | Self::ReleaseBegun { node }
             | Self::ReleasedClaim { node, .. }
-            | Self::ReleaseUndone { node } => Some(node),
+            | Self::ReleaseKept { node, .. } => Some(node),
             Self::ForgotNode { node } => Some(node.as_str()),
             Self::VolumeWithoutPersistentVolume { place, .. }
             | Self::SnapshotWithoutContent { place, .. } => Some(&place.node),
@@ -230,7 +252,6 @@ impl Report {
                 | Self::Labelled { .. }
                 | Self::FinishedDeletion { .. }
                 | Self::ForgotNode { .. }
-                | Self::ReleaseUndone { .. }
                 | Self::TaintRemoved { .. }
         )
     }
@@ -242,7 +263,7 @@ impl Report {
             Self::ReleaseSoon { .. }
             | Self::ReleaseBegun { .. }
             | Self::ReleasedClaim { .. }
-            | Self::ReleaseUndone { .. }
+            | Self::ReleaseKept { .. }
             | Self::ReleaseWaits { .. } => "ReleaseClaim",
             Self::VolumeWithoutPersistentVolume { .. }
             | Self::SnapshotWithoutContent { .. }

@@ -14,7 +14,7 @@ use crate::label;
 use crate::lost::Watched;
 use crate::objects::{Claim, Content, Identity, Policy, startup_taint};
 use crate::place::Places;
-use crate::release::Releases;
+use crate::release::{self, Releases};
 use crate::report::Report;
 use crate::settings::{Functions, Settings};
 use crate::status::NAMED;
@@ -222,10 +222,13 @@ impl Memory {
             let may = match volume.policy {
                 Policy::Delete => functions.finish,
                 Policy::Released => functions.release,
-                Policy::Retain | Policy::Other => false,
+                Policy::Retain | Policy::ReleasedBefore | Policy::Other => false,
             };
             if may {
                 add(finish::volume(volume, &lost, due));
+            }
+            if functions.release {
+                add(release::decide(volume, view, &lost, due));
             }
         }
         if functions.finish {
@@ -234,12 +237,6 @@ impl Memory {
             }
             for claim in view.claims.values() {
                 add(finish::claim(claim, view, &lost, due));
-            }
-        }
-        if functions.release {
-            let mut round = self.releases.round(view, &lost, now, due);
-            for volume in view.volumes.values() {
-                add(round.decide(volume, due));
             }
         }
         if !self.lost.is_empty() {
@@ -253,10 +250,13 @@ impl Memory {
 
     /// Does the due part of the decisions about lost places.
     fn take(&mut self, mut verdicts: Vec<Verdict>, now: Instant, due: &mut Due) {
-        // Those that were tried the longest time ago are the first, because few begin at a time.
-        verdicts.sort_by_key(|verdict| {
-            let pace = self.lost.get(&verdict.about()?.object.uid)?;
-            pace.allowed
+        // Those that were tried the longest time ago are the first, because few are tried at a time: of the namespaces, and
+        // in each of its claims.
+        verdicts.sort_by_cached_key(|verdict| {
+            let about = verdict.about();
+            let pace = about.and_then(|about| self.lost.get(&about.object.uid));
+            let namespace = about.and_then(|about| self.releases.last(&about.namespace));
+            (namespace, pace.and_then(|pace| pace.allowed))
         });
         for verdict in verdicts {
             let Some(about) = verdict.about() else {
@@ -271,25 +271,38 @@ impl Memory {
                         let about = step.event_on.as_ref().unwrap_or(&step.about);
                         pace.report(about.clone(), why, now, due);
                     }
-                    let begins = step.change == Some(Change::Retain);
-                    if begins && !self.releases.may_begin(now, due) {
+                    let releases = step.releases().then(|| step.about.namespace.clone());
+                    if releases.is_some() && !self.releases.may_try(now, due) {
                         continue;
                     }
                     let before = due.steps.len();
                     pace.write(step, now, due);
-                    if begins && due.steps.len() > before {
-                        self.releases.begins(false, now);
+                    if let Some(namespace) = releases
+                        && due.steps.len() > before
+                    {
+                        self.releases.tries(&namespace, now);
                     }
                 }
             }
         }
     }
 
+    /// Takes note how an attempt to release a claim ended; `None` if it broke off.
+    pub(crate) fn released(&mut self, ended: Option<Ended>, now: Instant) {
+        match ended {
+            Some(ended) => {
+                self.ended(&ended, now);
+            }
+            None => self.releases.tried(false, now),
+        }
+    }
+
     /// Takes note how a step of the last round ended. Returns when another one is allowed, if that is sooner than after
     /// success.
     pub(crate) fn ended(&mut self, ended: &Ended, now: Instant) -> Option<Instant> {
-        if ended.begins && ended.outcome == Outcome::Done {
-            self.releases.begins(true, now);
+        if ended.releases {
+            let began = ended.begins && ended.outcome == Outcome::Done;
+            self.releases.tried(began, now);
         }
         let claim = self
             .claims

@@ -54,10 +54,6 @@ pub(crate) struct Delays {
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     pub(crate) compare_every: Duration,
 
-    /// Undo a release when its reason to be undone has held for so long, after which no deletion is under way any more
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = parse_time, hide = true)]
-    pub(crate) undo_after: Duration,
-
     /// Report a node that has the startup taint for so long
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time, hide = true)]
     pub(crate) tainted_for: Duration,

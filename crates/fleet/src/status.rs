@@ -15,7 +15,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use serde::{Deserialize, Serialize};
 
-use crate::objects::Node;
+use crate::objects::{Node, Policy};
 use crate::view::View;
 
 /// The media type of [`metrics`].
@@ -45,6 +45,9 @@ struct NodeStatus {
     startup_taint: bool,
     /// The number of `PersistentVolume`s that name it.
     persistent_volumes: usize,
+    /// The number of those that a release set to `Retain`.
+    #[serde(default)]
+    kept_releases: usize,
     /// The version of its driver; none if its page does not answer.
     version: Option<String>,
     /// The reason why its page does not answer.
@@ -82,9 +85,12 @@ impl Status {
         let nodes = nodes.filter(|(name, node)| {
             node.label.is_some() || node.startup.is_some() || drivers.contains(&***name)
         });
-        let mut volumes: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut volumes: BTreeMap<&str, Counts> = BTreeMap::new();
         for volume in view.volumes.values() {
-            *volumes.entry(&volume.place).or_default() += 1;
+            let counts = volumes.entry(&volume.place).or_default();
+            counts.all += 1;
+            let is_kept = matches!(volume.policy, Policy::Released | Policy::ReleasedBefore);
+            counts.kept += usize::from(is_kept);
         }
         let mut nodes: Vec<NodeStatus> = nodes
             .map(|(name, node)| {
@@ -158,8 +164,15 @@ impl Status {
     }
 }
 
+/// Numbers of `PersistentVolume`s.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    all: usize,
+    kept: usize,
+}
+
 impl NodeStatus {
-    fn of(name: &str, node: &Node, persistent_volumes: usize, view: &View) -> Self {
+    fn of(name: &str, node: &Node, volumes: Counts, view: &View) -> Self {
         let answer = view.pages.get(name).map(|page| &page.answer);
         let (inventory, problem) = match answer {
             Some(Ok(inventory)) if inventory.loaded => (Some(inventory), None),
@@ -179,19 +192,21 @@ impl NodeStatus {
             name: name.to_owned(),
             exists: true,
             startup_taint: node.startup.is_some(),
-            persistent_volumes,
+            persistent_volumes: volumes.all,
+            kept_releases: volumes.kept,
             version: inventory.map(|inventory| inventory.version.clone()),
             problem,
             pools: pools.iter().map(PoolStatus::of).collect(),
         }
     }
 
-    fn gone(place: &str, persistent_volumes: usize) -> Self {
+    fn gone(place: &str, volumes: Counts) -> Self {
         Self {
             name: place.to_owned(),
             exists: false,
             startup_taint: false,
-            persistent_volumes,
+            persistent_volumes: volumes.all,
+            kept_releases: volumes.kept,
             version: None,
             problem: Some("the node is not in the cluster".to_owned()),
             pools: Vec::new(),
@@ -268,6 +283,7 @@ fn of_nodes(status: &Status, registry: &mut Registry) {
     let answers = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
     let absent = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
     let tainted = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
+    let kept = Family::<OfNode, Gauge<u64, AtomicU64>>::default();
     for node in &status.nodes {
         let label = OfNode {
             node: node.name.clone(),
@@ -282,11 +298,17 @@ fn of_nodes(status: &Status, registry: &mut Registry) {
         if node.startup_taint {
             tainted.get_or_create(&label).set(1);
         }
+        if node.exists && node.kept_releases > 0 {
+            let volumes = u64::try_from(node.kept_releases).unwrap_or(u64::MAX);
+            kept.get_or_create(&label).set(volumes);
+        }
     }
     let help = "Whether the page of the driver on a node answers in full";
     registry.register("page_answers", help, answers);
     let help = "The PersistentVolumes that name a node which is not in the cluster";
     registry.register("absent_node_volumes", help, absent);
+    let help = "The PersistentVolumes of a present node that a release set to the policy Retain";
+    registry.register("kept_releases", help, kept);
     let help = "1 for each node that has the startup taint";
     registry.register("startup_taint", help, tainted);
 }

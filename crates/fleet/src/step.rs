@@ -1,5 +1,8 @@
 //! The steps of a round: an object, the facts to confirm, a change, and an event.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use objects::NodeName;
 use serde_json::Value;
 
@@ -40,10 +43,10 @@ pub(crate) enum Change {
     ForgetNode(NodeName),
     /// Label a content with the node.
     Label(String),
-    /// Keep the data of a volume after its claim.
-    Retain,
-    /// Undo [`Change::Retain`].
-    PutBack,
+    /// Keep the data of a volume after its claim, and note the uid of the claim that is released.
+    Retain {
+        claim: String,
+    },
     /// Keep the other finalizers alone.
     DropFinalizer {
         name: &'static str,
@@ -55,6 +58,19 @@ pub(crate) enum Change {
         rest: Vec<Value>,
     },
     Delete,
+}
+
+impl Step {
+    /// Whether it is an attempt to release a claim, whose facts may take long to confirm.
+    pub(crate) fn releases(&self) -> bool {
+        let mut facts = self.confirm.iter();
+        facts.any(|fact| matches!(fact, Live::MadeAgain(_)))
+    }
+
+    /// Whether it begins a release.
+    pub(crate) fn begins(&self) -> bool {
+        matches!(self.change, Some(Change::Retain { .. }))
+    }
 }
 
 impl Verdict {
@@ -94,10 +110,15 @@ pub(crate) enum Live {
     NoNode(String),
     /// No node has this place.
     NoPlace(String),
+    /// There are no other nodes than these, and none has the place, if one is named.
+    NoOtherNode {
+        place: Option<String>,
+        known: Arc<BTreeSet<String>>,
+    },
     /// The volume did not change, and its data outlives its claim.
     Retained(Identity),
-    /// A `StatefulSet` makes the claim anew, and no scheduled pod names it.
-    MadeAnew(Identity),
+    /// A `StatefulSet` makes the claim again, and no scheduled pod names it.
+    MadeAgain(Identity),
 }
 
 /// How a step ended.
@@ -107,6 +128,8 @@ pub(crate) struct Ended {
     pub(crate) uid: String,
     /// Whether it was a report alone.
     pub(crate) report: bool,
+    /// Whether it was an attempt to release a claim.
+    pub(crate) releases: bool,
     /// Whether it was the beginning of a release.
     pub(crate) begins: bool,
     pub(crate) outcome: Outcome,

@@ -90,7 +90,6 @@ impl World {
                     absent_for: Duration::from_mins(30),
                     retired_for: Duration::from_mins(5),
                     compare_every: Duration::from_mins(10),
-                    undo_after: Duration::from_mins(2),
                     tainted_for: Duration::from_mins(5),
                 },
                 driver,
@@ -119,7 +118,8 @@ impl World {
             "claimRef": {"namespace": "shop", "name": claim, "uid": format!("uid-{claim}")},
             "csi": {"driver": "csi.rootcellar.dev", "volumeHandle": handle},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
-                {"key": "topology.rootcellar.dev/node", "operator": "In", "values": [place]}]}]}}}});
+                {"key": "topology.rootcellar.dev/node", "operator": "In", "values": [place]}]}]}}},
+            "status": {"phase": "Bound"}});
         let volume = Volume::read(object(&volume), &self.driver).unwrap();
         self.view.volumes.insert(name.into(), volume);
     }
@@ -206,8 +206,7 @@ impl World {
             (Some(Change::Select { node, .. }), _) => format!("select {node}"),
             (Some(Change::Label(node)), _) => format!("label {node}"),
             (Some(Change::ForgetNode(node)), _) => format!("forget {node}"),
-            (Some(Change::Retain), _) => format!("retain {}", step.about.object.name),
-            (Some(Change::PutBack), _) => format!("put back {}", step.about.object.name),
+            (Some(Change::Retain { .. }), _) => format!("retain {}", step.about.object.name),
             (Some(Change::DropFinalizer { .. }), _) => {
                 format!("drop finalizer of {}", step.about.object.name)
             }
@@ -216,7 +215,11 @@ impl World {
             (None, Some(report)) => report.reason().to_owned(),
             (None, None) => "nothing".to_owned(),
         };
-        self.due().steps.iter().map(short).collect()
+        let due = self.due();
+        for _ in due.steps.iter().filter(|step| step.releases()) {
+            self.memory.released(None, self.now);
+        }
+        due.steps.iter().map(short).collect()
     }
 
     fn after(&mut self, seconds: u64) -> &mut Self {

@@ -6,7 +6,8 @@ use std::time::Instant;
 use crate::answer::Page;
 use crate::difference::Difference;
 use crate::objects::{
-    Capacity, Claim, Class, Content, Key, Node, Pod, Registration, Snapshot, Volume,
+    Capacity, Claim, Class, Content, DriverSet, Key, Machine, Node, Pod, Registration, Snapshot,
+    Volume,
 };
 
 /// Objects without a namespace have their name as the key.
@@ -23,6 +24,10 @@ pub(crate) struct View {
     pub(crate) contents: BTreeMap<String, Content>,
     /// The pods of the driver.
     pub(crate) pods: BTreeMap<Key, Pod>,
+    /// The `DaemonSet`s of the driver; none before they were listed.
+    pub(crate) driver_sets: Option<Vec<DriverSet>>,
+    /// The machines that the places with volumes have, or had when their node was last in the cluster.
+    pub(crate) machines: BTreeMap<String, Machine>,
     /// The answers of their pages, by the name of the node.
     pub(crate) pages: BTreeMap<String, Page>,
     /// Whether the pages have been read. Without the key they never are.

@@ -223,6 +223,8 @@ impl Kind {
     pub(crate) const CSI_NODE: Self = Self::new(STORAGE, "CSINode", "csinodes");
     pub(crate) const VOLUME: Self = Self::new("", "PersistentVolume", "persistentvolumes");
     pub(crate) const POD: Self = Self::new("", "Pod", "pods");
+    pub(crate) const DAEMON_SET: Self = Self::new("apps", "DaemonSet", "daemonsets");
+    pub(crate) const CONFIG_MAP: Self = Self::new("", "ConfigMap", "configmaps");
     pub(crate) const STATEFUL_SET: Self = Self::new("apps", "StatefulSet", "statefulsets");
     pub(crate) const CLAIM: Self = Self::new("", "PersistentVolumeClaim", "persistentvolumeclaims");
     pub(crate) const CLASS: Self = Self::new(STORAGE, "StorageClass", "storageclasses");

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
@@ -15,11 +16,15 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::api::{PATIENCE, Server, Unconfirmed};
-use crate::objects::{DELETE, Identity, MANAGED_BY, POLICY_BEFORE, RETAIN, SELECTED_NODE};
+use crate::live::Shared;
+use crate::objects::{DELETE, Identity, MANAGED_BY, RELEASED, RETAIN, SELECTED_NODE};
 use crate::report::Report;
 use crate::step::{About, Change, Ended, Live, Outcome, Step};
 use crate::wire::Kind;
 
+/// The time for all facts of a step. A namespace can have very many pods.
+const CONFIRMATION: Duration = Duration::from_mins(1);
+const UNANSWERED: Unconfirmed = Unconfirmed::Ended(Outcome::Unanswered);
 /// The name of the controller in its events.
 const CONTROLLER: &str = "rootcellar-fleet";
 
@@ -46,10 +51,12 @@ impl Writer {
         Self { server, instance }
     }
 
-    pub(crate) async fn act(&self, step: Step) -> Ended {
+    /// Does a step. `shared` has the answers of its round.
+    pub(crate) async fn act(&self, step: Step, shared: &Shared) -> Ended {
         let (uid, report) = (step.about.object.uid.clone(), step.change.is_none());
-        let begins = step.change == Some(Change::Retain);
-        let (outcome, waits) = match self.confirm_all(&step.confirm).await {
+        let (releases, begins) = (step.releases(), step.begins());
+        let confirmed = timeout(CONFIRMATION, self.confirm_all(&step.confirm, shared)).await;
+        let (outcome, waits) = match confirmed.unwrap_or(Err(UNANSWERED)) {
             Ok(()) => (self.outcome(step).await, None),
             Err(Unconfirmed::Ended(outcome)) => (outcome, None),
             Err(Unconfirmed::Waits(why)) => (Outcome::Waits, Some(why)),
@@ -57,15 +64,16 @@ impl Writer {
         Ended {
             uid,
             report,
+            releases,
             begins,
             outcome,
             waits,
         }
     }
 
-    async fn confirm_all(&self, facts: &[Live]) -> Result<(), Unconfirmed> {
+    async fn confirm_all(&self, facts: &[Live], shared: &Shared) -> Result<(), Unconfirmed> {
         for fact in facts {
-            self.server.confirm(fact).await?;
+            self.server.confirm(fact, shared).await?;
         }
         Ok(())
     }
@@ -179,10 +187,6 @@ impl Writer {
 impl Change {
     /// The merge patch; `None` for a deletion.
     fn patch(&self) -> Option<Value> {
-        let policy = |policy: &str, before: Option<&str>| {
-            json!({"metadata": {"annotations": {POLICY_BEFORE: before}},
-                "spec": {"persistentVolumeReclaimPolicy": policy}})
-        };
         Some(match self {
             Self::Select { node, .. } => {
                 json!({"metadata": {"annotations": {SELECTED_NODE: node}}})
@@ -191,8 +195,8 @@ impl Change {
             Self::Label(node) => json!({"metadata": {"labels": {MANAGED_BY: node}}}),
             Self::DropFinalizer { rest, .. } => json!({"metadata": {"finalizers": rest}}),
             Self::RemoveTaint { rest, .. } => json!({"spec": {"taints": rest}}),
-            Self::Retain => policy(RETAIN, Some(DELETE)),
-            Self::PutBack => policy(DELETE, None),
+            Self::Retain { claim } => json!({"metadata": {"annotations": {RELEASED: claim}},
+                "spec": {"persistentVolumeReclaimPolicy": RETAIN}}),
             Self::Delete => return None,
         })
     }
@@ -209,8 +213,9 @@ impl fmt::Display for Change {
             Self::Label(node) => write!(f, "{MANAGED_BY}={node}"),
             Self::DropFinalizer { name, .. } => write!(f, "finalizers without {name}"),
             Self::RemoveTaint { key, .. } => write!(f, "taints without {key}"),
-            Self::Retain => write!(f, "policy {RETAIN} instead of {DELETE}"),
-            Self::PutBack => write!(f, "policy {DELETE} as before the release"),
+            Self::Retain { claim } => {
+                write!(f, "policy {RETAIN} instead of {DELETE}, {RELEASED}={claim}")
+            }
             Self::Delete => f.write_str("the deletion"),
         }
     }

@@ -1,8 +1,10 @@
 //! Nodes, and the objects that say what they offer: classes, capacities and the pods of the driver.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use k8s_openapi::jiff::Timestamp;
 use objects::{DriverArgs, NodeName, quantity};
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,8 +15,10 @@ use crate::wire::Object;
 /// The annotation of a class whose claims are released when their node is lost.
 const RELEASE: &str = "rootcellar.dev/release-claims";
 /// The label and the port of the driver's pods.
-const NAME: (&str, &str) = ("app.kubernetes.io/name", "rootcellar");
+pub(super) const NAME: (&str, &str) = ("app.kubernetes.io/name", "rootcellar");
 const PORT: &str = "http";
+/// The longest id of a machine.
+const MAX_ID: usize = 64;
 
 /// The key of the taint with which a node may start, named as other CSI drivers name theirs.
 pub(crate) fn startup_taint(driver: &DriverArgs) -> String {
@@ -32,6 +36,43 @@ pub(crate) struct Node {
     pub(crate) labels: BTreeMap<String, String>,
     /// Its other taints, if it has the startup taint.
     pub(crate) startup: Option<Vec<Value>>,
+    pub(crate) taints: Vec<Taint>,
+    /// When the object was made, unless that cannot be read.
+    pub(crate) created: Option<Timestamp>,
+    /// Its machine, unless the kubelet named none.
+    pub(crate) machine: Option<Machine>,
+}
+
+/// The ids that a kubelet reads from its machine. Copies of a virtual machine may share one of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) machine_id: String,
+    pub(crate) system_uuid: String,
+}
+
+impl Machine {
+    /// The ids as the controller remembers them.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (machine_id, system_uuid) = text.split_once(' ')?;
+        Some(Self {
+            machine_id: machine_id.to_owned(),
+            system_uuid: system_uuid.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.machine_id, self.system_uuid)
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct Taint {
+    pub(crate) key: String,
+    #[serde(default)]
+    pub(crate) value: String,
+    pub(crate) effect: String,
 }
 
 impl Node {
@@ -40,17 +81,40 @@ impl Node {
         struct Fields {
             #[serde(default)]
             spec: Spec,
+            #[serde(default)]
+            status: Status,
         }
         #[derive(Deserialize, Default)]
         struct Spec {
             taints: Option<Vec<Value>>,
         }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Status {
+            node_info: Info,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "camelCase", default)]
+        struct Info {
+            #[serde(rename = "machineID")]
+            machine_id: String,
+            #[serde(rename = "systemUUID")]
+            system_uuid: String,
+        }
         let identity = Identity::of(&node);
         let name: NodeName = node.meta.name.clone()?.parse().ok()?;
         let labels = node.meta.labels.clone().unwrap_or_default();
+        let created = node.created.parse().ok();
         let fields: Option<Fields> = node.fields();
-        let taints = fields.and_then(|fields| fields.spec.taints);
+        let (taints, info) = match fields {
+            Some(Fields { spec, status }) => (spec.taints, status.node_info),
+            None => (None, Info::default()),
+        };
         let taints = taints.unwrap_or_default();
+        let known = taints.iter();
+        let known = known.filter_map(|taint| serde_json::from_value(taint.clone()).ok());
+        let known = known.collect();
+        let machine = [info.machine_id, info.system_uuid].map(id);
         let key = startup_taint(driver);
         let (ours, others): (Vec<Value>, _) = taints
             .into_iter()
@@ -61,8 +125,30 @@ impl Node {
             label: labels.get(&driver.topology_key).cloned(),
             labels,
             startup: (!ours.is_empty()).then_some(others),
+            taints: known,
+            created,
+            machine: match machine {
+                [Some(machine_id), Some(system_uuid)] => Some(Machine {
+                    machine_id,
+                    system_uuid,
+                }),
+                _ => None,
+            },
         })
     }
+}
+
+impl Node {
+    /// Whether it has a place, by its name or by its label.
+    pub(crate) fn has_place(&self, place: &str) -> bool {
+        self.place == place || self.label.as_deref() == Some(place)
+    }
+}
+
+/// An id of a machine, as the object that remembers it can hold it.
+fn id(text: String) -> Option<String> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+    (plain && (1..=MAX_ID).contains(&text.len())).then_some(text)
 }
 
 /// The drivers that the kubelet of a node has registered: a `CSINode`.

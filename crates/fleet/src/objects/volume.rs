@@ -1,5 +1,6 @@
 //! Volumes.
 
+use k8s_openapi::jiff::Timestamp;
 use objects::{DriverArgs, ObjectId, VolumeId};
 use serde::Deserialize;
 
@@ -9,7 +10,10 @@ use crate::wire::{Object, named};
 /// The finalizer of a volume whose policy is `Delete`. The csi-provisioner of the volume's node removes it after it has
 /// deleted the data.
 pub(crate) const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-/// The reclaim policy that a volume had before the controller began to release its claim.
+/// The uid of the claim for whose release the controller wrote the policy `Retain`. If the volume has another claim since,
+/// somebody decided otherwise, and the controller has no part in it any more.
+pub(crate) const RELEASED: &str = "rootcellar.dev/released-claim";
+/// The annotation of an earlier version, which did not name the claim.
 pub(crate) const POLICY_BEFORE: &str = "rootcellar.dev/policy-before-release";
 /// The policy with which the data is deleted after the claim.
 pub(crate) const DELETE: &str = "Delete";
@@ -28,6 +32,8 @@ pub(crate) struct Volume {
     pub(crate) id: VolumeId,
     /// The value of the topology key that the volume requires of its node.
     pub(crate) place: String,
+    /// When the object was made, unless that cannot be read.
+    pub(crate) created: Option<Timestamp>,
 }
 
 /// The fate of the data after the claim is deleted.
@@ -35,8 +41,10 @@ pub(crate) struct Volume {
 pub(crate) enum Policy {
     Delete,
     Retain,
-    /// `Retain`, which the controller wrote instead of `Delete`.
+    /// `Retain`, which the controller wrote instead of `Delete` to release the present claim.
     Released,
+    /// `Retain`, which an earlier version of the controller wrote, for a claim that it did not name.
+    ReleasedBefore,
     Other,
 }
 
@@ -91,7 +99,8 @@ impl Volume {
         }
         let (identity, deleting) = (Identity::of(&volume), volume.deleting);
         let finalizers = std::mem::take(&mut volume.finalizers);
-        let released = volume.annotation(POLICY_BEFORE).as_deref() == Some(DELETE);
+        let released = [RELEASED, POLICY_BEFORE].map(|key| volume.annotation(key));
+        let created = volume.created.parse().ok();
         let Fields { spec, status } = volume.fields()?;
         if spec.csi.driver != driver.driver_name {
             return None;
@@ -101,12 +110,11 @@ impl Volume {
             deleting,
             finalizers,
             class: spec.storage_class_name.unwrap_or_default(),
-            policy: match spec.persistent_volume_reclaim_policy.as_deref() {
-                Some(DELETE) => Policy::Delete,
-                Some(RETAIN) if released => Policy::Released,
-                Some(RETAIN) => Policy::Retain,
-                _ => Policy::Other,
-            },
+            policy: Policy::of(
+                spec.persistent_volume_reclaim_policy.as_deref(),
+                released,
+                spec.claim_ref.as_ref(),
+            ),
             phase: match status.phase.as_deref() {
                 Some("Bound") => Phase::Bound,
                 Some("Released") => Phase::Released,
@@ -118,7 +126,24 @@ impl Volume {
                 .node_affinity
                 .required
                 .only_value(&driver.topology_key)?,
+            created,
         })
+    }
+}
+
+impl Policy {
+    /// `released` are the values of the annotations [`RELEASED`] and [`POLICY_BEFORE`].
+    fn of(policy: Option<&str>, released: [Option<String>; 2], claim: Option<&Owner>) -> Self {
+        match (policy, released) {
+            (Some(DELETE), _) => Self::Delete,
+            (Some(RETAIN), [Some(uid), _]) => match claim {
+                Some(owner) if owner.uid.as_ref() == Some(&uid) => Self::Released,
+                _ => Self::Retain,
+            },
+            (Some(RETAIN), [None, Some(_)]) => Self::ReleasedBefore,
+            (Some(RETAIN), [None, None]) => Self::Retain,
+            _ => Self::Other,
+        }
     }
 }
 

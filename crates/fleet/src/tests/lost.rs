@@ -5,6 +5,7 @@ use objects::{Bytes, PoolId};
 
 use super::*;
 use crate::answer::Page;
+use crate::objects::{DriverSet, Machine};
 
 /// A cluster of [`HERE`], [`OTHER`] and 18 more nodes with volumes, of which [`HERE`] is missing. The claim `data-db-0` on
 /// it has a class that releases.
@@ -25,12 +26,32 @@ pub(super) fn lost() -> World {
         );
         world.page(&name, |_| {});
     }
+    let of_disks = json!({"spec": {"template": {"metadata": {"labels": {"app.kubernetes.io/name": "rootcellar"}},
+        "spec": {"nodeSelector": {"disks": "yes"}}}}});
+    world.view.driver_sets = Some(vec![DriverSet::read(object(&of_disks)).unwrap()]);
+    let machine = Machine::parse("machine1 system1").unwrap();
+    world.view.machines.insert(HERE.into(), machine);
     world.releasing_class();
     world.bound(json!({}), json!({}));
     world
 }
 
 impl World {
+    /// A node without a driver, whose kubelet names these ids.
+    fn machine(&mut self, name: &str, machine: &str, system: &str) {
+        let node = json!({"metadata": {"name": name},
+            "status": {"nodeInfo": {"machineID": machine, "systemUUID": system}}});
+        let node = Node::read(object(&node), &self.driver).unwrap();
+        self.view.nodes.insert(name.into(), node);
+    }
+
+    /// A node without a driver, whose object was made then.
+    fn made(&mut self, name: &str, created: &str) {
+        let node = json!({"metadata": {"name": name, "creationTimestamp": created}});
+        let node = Node::read(object(&node), &self.driver).unwrap();
+        self.view.nodes.insert(name.into(), node);
+    }
+
     fn releasing_class(&mut self) {
         let class = json!({"metadata": {"name": "fast", "annotations": {"rootcellar.dev/release-claims": "true"}},
             "provisioner": "csi.rootcellar.dev"});
@@ -50,6 +71,7 @@ impl World {
     pub(super) fn pv(&mut self, other: Value) {
         let handle = VolumeId::new(self.pool, &"pv".parse().unwrap()).to_string();
         let mut volume = json!({"metadata": {"name": "pv", "uid": "uid-pv", "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
             "finalizers": ["kubernetes.io/pv-protection", "external-provisioner.volume.kubernetes.io/finalizer"]},
             "spec": {"claimRef": {"namespace": "shop", "name": "data-db-0", "uid": "uid-data-db-0"},
             "storageClassName": "fast", "persistentVolumeReclaimPolicy": "Delete",
@@ -90,7 +112,7 @@ impl World {
         steps
     }
 
-    fn read_again(&mut self) {
+    pub(super) fn read_again(&mut self) {
         for page in self.view.pages.values_mut() {
             *page = Page::new(self.now, page.answer.clone());
         }
@@ -131,7 +153,7 @@ pub(super) fn pool(id: Option<PoolId>) -> PoolInventory {
 }
 
 pub(super) fn retained() -> Value {
-    json!({"metadata": {"resourceVersion": "2", "annotations": {"rootcellar.dev/policy-before-release": "Delete"}},
+    json!({"metadata": {"resourceVersion": "2", "annotations": {"rootcellar.dev/released-claim": "uid-data-db-0"}},
         "spec": {"persistentVolumeReclaimPolicy": "Retain"}})
 }
 
@@ -143,7 +165,7 @@ fn a_claim_of_a_lost_node_is_released_in_three_steps() {
     assert_eq!(world.wait(2), ["retain pv"]);
     let due = world.after(60).due();
     assert!(due.steps.is_empty() || due.steps[0].confirm.len() == 2);
-    world.read_again();
+    world.after(1).read_again();
     world.pv(retained());
     assert_eq!(world.steps(), ["delete data-db-0"]);
     world
@@ -167,7 +189,7 @@ fn a_claim_of_a_lost_node_is_released_in_three_steps() {
 
 /// Proves: F9.
 #[test]
-fn a_claim_that_nobody_makes_anew_or_wants_released_stays() {
+fn a_claim_that_nobody_makes_again_or_wants_released_stays() {
     let cases: [Case; 11] = [
         ("of a class without the annotation", |w| {
             w.class(&json!(null));
@@ -214,50 +236,68 @@ fn a_claim_that_nobody_makes_anew_or_wants_released_stays() {
     }
 }
 
+/// Nodes that may have the disk of the lost one.
+const MAY_HAVE_IT: [Case; 12] = [
+    ("has the volume in a pool to which it was moved", |w| {
+        let item = w.moved();
+        w.page("node7", |page| page.pools[0].volumes.push(item));
+    }),
+    ("has the pool", |w| {
+        let id = w.pool;
+        w.page("node7", |page| page.pools.push(pool(Some(id))));
+    }),
+    ("has its disk at another pool's path", |w| {
+        let id = w.pool;
+        w.page("node7", |page| page.pools[0].found = Some(id));
+    }),
+    ("cannot read a disk", |w| {
+        w.page("node7", |page| {
+            page.pools[0] = PoolInventory {
+                unavailable: Some("it is broken".into()),
+                ..pool(None)
+            };
+        });
+    }),
+    ("has not loaded its records", |w| {
+        w.page("node7", |page| page.loaded = false);
+    }),
+    ("does not answer", |w| {
+        let silent = Page::new(w.now, Err("does not answer".into()));
+        w.view.pages.insert("node7".into(), silent);
+    }),
+    ("has no page", |w| {
+        w.view.pages.remove("node7");
+    }),
+    ("joined, and the driver is to run there", |w| {
+        w.node("node99", &json!({"disks": "yes"}));
+    }),
+    ("had a driver", |w| {
+        w.node("node99", &json!({"topology.rootcellar.dev/node": "node99"}));
+    }),
+    ("is the lost machine", |w| {
+        w.machine("node99", "machine1", "system1");
+    }),
+    ("may be the lost machine", |w| {
+        w.view.machines.clear();
+        w.node("node99", &json!({}));
+    }),
+    ("nobody can say what runs there", |w| {
+        w.view.driver_sets = None;
+        w.machine("node99", "machine99", "system99");
+    }),
+];
+
 /// Proves: F9.
 #[test]
-fn a_living_node_that_may_have_the_disk_blocks_a_release() {
-    let cases: [Case; 8] = [
-        ("has the volume in a pool to which it was moved", |w| {
-            let item = w.moved();
-            w.page("node7", |page| page.pools[0].volumes.push(item));
-        }),
-        ("has the pool", |w| {
-            let id = w.pool;
-            w.page("node7", |page| page.pools.push(pool(Some(id))));
-        }),
-        ("has its disk at another pool's path", |w| {
-            let id = w.pool;
-            w.page("node7", |page| page.pools[0].found = Some(id));
-        }),
-        ("cannot read a disk", |w| {
-            w.page("node7", |page| {
-                page.pools[0] = PoolInventory {
-                    unavailable: Some("it is broken".into()),
-                    ..pool(None)
-                };
-            });
-        }),
-        ("has not loaded its records", |w| {
-            w.page("node7", |page| page.loaded = false);
-        }),
-        ("does not answer", |w| {
-            let silent = Page::new(w.now, Err("does not answer".into()));
-            w.view.pages.insert("node7".into(), silent);
-        }),
-        ("has no page", |w| {
-            w.view.pages.remove("node7");
-        }),
-        ("joined without a driver", |w| w.node("node99", &json!({}))),
-    ];
-    for (node, change) in cases {
+fn a_node_that_may_have_the_disk_blocks_a_release() {
+    for (node, change) in MAY_HAVE_IT {
         let mut world = lost();
         world.wait(5);
         change(&mut world);
-        assert_eq!(world.wait(27), ["ReleaseWaits"], "a node that {node}");
+        let day = world.wait(24 * 60);
+        assert_eq!(day, ["ReleaseWaits"], "a node that {node}");
     }
     let mut world = lost();
-    world.node("node99", &json!({}));
     world.page("node7", |page| {
         page.pools[0] = PoolInventory {
             unavailable: Some("nothing is at its path".into()),
@@ -270,18 +310,41 @@ fn a_living_node_that_may_have_the_disk_blocks_a_release() {
 
 /// Proves: F9.
 #[test]
-fn a_release_is_undone_until_the_claim_is_deleted() {
+fn a_node_without_a_driver_that_is_not_the_lost_machine_blocks_nothing() {
+    let others: [Case; 4] = [
+        ("with another machineID", |w| {
+            w.machine("node99", "machine99", "system1");
+        }),
+        ("with another systemUUID", |w| {
+            w.machine("node99", "machine1", "system99");
+        }),
+        ("that was there before the volume", |w| {
+            w.view.machines.clear();
+            w.made("node99", "2025-12-31T00:00:00Z");
+        }),
+        ("of a group that comes and goes", |w| {
+            for minute in 0..30 {
+                w.view.nodes.remove(&format!("node1{minute:02}"));
+                w.machine(&format!("node1{:02}", minute + 1), "machine99", "system99");
+                assert!(w.wait(1).is_empty());
+            }
+        }),
+    ];
+    for (node, change) in others {
+        let mut world = lost();
+        change(&mut world);
+        assert_eq!(world.wait(31)[0], "retain pv", "a node {node}");
+    }
+}
+
+/// Proves: F9.
+#[test]
+fn nothing_is_put_back() {
     let mut world = lost();
     world.wait(31);
     world.pv(retained());
     world.back();
-    assert!(world.steps().is_empty());
-    assert!(world.wait(1).is_empty(), "a deletion may be under way");
-    assert_eq!(world.wait(1), ["put back pv"]);
-    // A controller that begins anew knows nothing but the objects.
-    world.memory = Memory::default();
-    assert!(world.wait(1).is_empty());
-    assert_eq!(world.wait(2), ["put back pv"]);
+    assert_eq!(world.wait(60), ["ReleaseKept"], "its node is back");
 
     let mut world = lost();
     world.bound(
@@ -289,14 +352,14 @@ fn a_release_is_undone_until_the_claim_is_deleted() {
         retained(),
     );
     world.back();
-    assert!(world.wait(60).is_empty(), "its data would be deleted");
+    assert_eq!(world.wait(60), ["ReleaseKept"], "the user deletes it");
 
     let mut world = lost();
     world.pv(retained());
     world.class(&json!(null));
     assert_eq!(
-        world.wait(3),
-        ["put back pv"],
+        world.wait(60),
+        ["ReleaseKept"],
         "its class does not ask for it any more"
     );
 
@@ -304,43 +367,149 @@ fn a_release_is_undone_until_the_claim_is_deleted() {
     let mut released = retained();
     merge(&mut released, json!({"status": {"phase": "Released"}}));
     world.pv(released);
+    world.view.claims.clear();
     world.back();
-    assert!(world.wait(60).is_empty(), "the node has its data again");
+    assert_eq!(world.wait(60), ["ReleaseKept"], "its claim was deleted");
+}
+
+/// An annotation of an earlier version names no claim.
+///
+/// Proves: F9.
+#[test]
+fn a_volume_with_another_claim_is_not_the_controllers_any_more() {
+    let rescue = json!({"spec": {"claimRef": {"name": "rescue", "uid": "uid-rescue"}}});
+    let before = json!({"metadata": {"annotations": {"rootcellar.dev/policy-before-release": "Delete"}},
+        "spec": {"persistentVolumeReclaimPolicy": "Retain"}});
+    for (change, phase, is_back, steps) in [
+        (&rescue, "Bound", true, &[][..]),
+        (&rescue, "Released", false, &[]),
+        (&rescue, "Released", true, &[]),
+        (&before, "Bound", true, &["ReleaseKept"]),
+        (&before, "Bound", false, &[]),
+        (&before, "Released", false, &[]),
+        (&before, "Released", true, &["ReleaseKept"]),
+    ] {
+        let mut world = lost();
+        let mut fields = if change == &rescue {
+            retained()
+        } else {
+            json!({})
+        };
+        merge(&mut fields, change.clone());
+        merge(&mut fields, json!({"status": {"phase": phase}}));
+        world.pv(fields);
+        world.claim(json!({"metadata": {"name": "rescue"}, "spec": {"volumeName": "pv", "dataSourceRef": null},
+            "status": {"phase": "Bound"}}));
+        if is_back {
+            world.back();
+        }
+        // The class releases claims, so that of the rescue is released too, in the end; its data stays.
+        let found = world.wait(45);
+        let found: Vec<_> = found
+            .iter()
+            .filter(|step| *step != "delete rescue")
+            .collect();
+        assert_eq!(found, steps, "{change} {phase}, back: {is_back}");
+    }
 }
 
 /// Proves: F9.
 #[test]
-fn one_node_is_released_at_a_time_and_none_if_many_are_absent() {
+fn nothing_is_released_or_finished_while_many_became_absent_lately() {
     let mut world = lost();
     world.view.nodes.remove("node2");
     assert_eq!(world.wait(31), ["retain pv"], "two of twenty are a tenth");
     world.view.nodes.remove("node3");
     assert_eq!(world.wait(31), ["TooManyNodesAbsent"]);
+    let day = world.wait(24 * 60);
+    assert!(
+        day.contains(&"retain pv".to_owned()),
+        "after a day: {day:?}"
+    );
 
     let mut world = lost();
     world.settings.functions.release = false;
     world.view.nodes.remove("node2");
     world.view.nodes.remove("node3");
+    world.view.nodes.remove("node4");
     world.pv(json!({"status": {"phase": "Released"}}));
     assert_eq!(world.wait(31), ["TooManyNodesAbsent"]);
 
+    // The nodes of these were lost long ago.
     let mut world = lost();
-    world.pv(retained());
-    let other = world.view.volumes["pv"].clone();
-    world.view.nodes.remove("node2");
-    let mut second = other;
+    for number in 1..=9 {
+        let mut left = world.view.volumes["pv"].clone();
+        left.place = format!("old{number}");
+        left.policy = crate::objects::Policy::Retain;
+        left.phase = crate::objects::Phase::Released;
+        left.identity.uid = format!("uid-old{number}");
+        world.view.volumes.insert(format!("pv-old{number}"), left);
+    }
+    assert_eq!(world.wait(31), ["retain pv"], "those have no claim");
+}
+
+/// A lost node with a claim of another tenant.
+fn two_lost() -> World {
+    let mut world = lost();
+    let mut second = world.view.volumes["pv"].clone();
     second.place = "node2".into();
-    second.policy = crate::objects::Policy::Delete;
     second.identity.name = "second".into();
     second.identity.uid = "uid-second".into();
     second.claim = serde_json::from_value(
-        json!({"namespace": "shop", "name": "data-db-1", "uid": "uid-data-db-1"}),
+        json!({"namespace": "bank", "name": "data-db-1", "uid": "uid-data-db-1"}),
     )
     .unwrap();
-    world.view.volumes.insert("a-second".into(), second);
-    world.claim(json!({"metadata": {"name": "data-db-1"}, "spec": {"volumeName": "second", "dataSourceRef": null},
-        "status": {"phase": "Bound"}}));
-    assert_eq!(world.wait(31), ["delete data-db-0"], "node1 was begun");
+    world.view.volumes.insert("second".into(), second);
+    world.view.nodes.remove("node2");
+    world.view.volumes.remove("pv-node2");
+    let claim = json!({"metadata": {"namespace": "bank", "name": "data-db-1", "uid": "uid-data-db-1", "resourceVersion": "1"},
+        "spec": {"storageClassName": "fast", "volumeName": "second"}, "status": {"phase": "Bound"}});
+    let key = ("bank".into(), "data-db-1".into());
+    let claim = Claim::read(object(&claim)).unwrap();
+    world.view.claims.insert(key, claim);
+    world
+}
+
+/// Proves: F8, F9.
+#[test]
+fn a_release_that_cannot_go_on_delays_no_other_node() {
+    let cases: [Case; 3] = [
+        ("held", |w| {
+            w.bound(
+                json!({"metadata": {"finalizers": ["kubernetes.io/pvc-protection", "me/too"]}}),
+                retained(),
+            );
+        }),
+        ("in deletion", |w| {
+            w.bound(
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["me/too"]}}),
+                retained(),
+            );
+        }),
+        ("without a pod that waits", |w| w.pv(retained())),
+    ];
+    for (claim, change) in cases {
+        let mut world = two_lost();
+        change(&mut world);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..60 {
+            world.after(60);
+            world.read_again();
+            for step in world.due().steps {
+                seen.insert(step.about.object.name.clone());
+                let ended = Ended {
+                    releases: step.releases(),
+                    begins: step.begins(),
+                    report: step.change.is_none(),
+                    uid: step.about.object.uid,
+                    outcome: Outcome::Waits,
+                    waits: None,
+                };
+                world.memory.ended(&ended, world.now);
+            }
+        }
+        assert!(seen.contains("second"), "the first is {claim}: {seen:?}");
+    }
 }
 
 /// Proves: F9.
@@ -369,10 +538,10 @@ fn a_claim_that_waits_delays_no_other() {
         world.now += Duration::from_millis(1300);
         world.read_again();
         for step in world.due().steps {
-            let begins = step.change == Some(Change::Retain);
-            assert!(begins, "{step:?}");
+            let begins = step.begins();
             tried.insert(step.about.object.name.clone());
             let ended = Ended {
+                releases: step.releases(),
                 uid: step.about.object.uid,
                 report: false,
                 begins,
@@ -442,7 +611,7 @@ fn a_deletion_that_waits_for_a_gone_node_is_finished() {
 
 /// Proves: F9, F11.
 #[test]
-fn a_process_that_could_not_watch_begins_to_watch_anew() {
+fn a_process_that_could_not_watch_begins_to_watch_again() {
     let mut world = lost();
     assert!(world.wait(29).is_empty());
     world.memory.was_blind();

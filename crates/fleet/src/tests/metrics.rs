@@ -8,7 +8,7 @@ use crate::status::{Status, metrics};
 /// A status of which every metric has a value.
 fn full() -> Status {
     let node = |name: &str, exists: bool| {
-        json!({"name": name, "exists": exists, "startup_taint": exists, "persistent_volumes": 3,
+        json!({"name": name, "exists": exists, "startup_taint": exists, "persistent_volumes": 3, "kept_releases": 2,
             "version": null, "problem": null, "pools": []})
     };
     let status = json!({"nodes": [node(HERE, true), node(OTHER, false)], "pages_read": true, "compared": 60,

@@ -23,7 +23,23 @@ fn a_retired_pool_is_lost_after_minutes_unless_it_is_adopted() {
     world.pv(retained());
     assert_eq!(world.wait(1), ["delete data-db-0"]);
     world.page(HERE, |_| {});
-    assert_eq!(world.wait(3), ["put back pv"], "it was adopted");
+    assert_eq!(world.wait(3), ["ReleaseKept"], "it was adopted");
+}
+
+/// Proves: F10.
+#[test]
+fn a_node_that_does_not_answer_for_a_while_does_not_begin_the_minutes_again() {
+    let mut world = lost();
+    let id = world.pool;
+    world.back();
+    world.page(HERE, |page| page.retired = vec![id]);
+    assert_eq!(world.steps(), ["ReleaseSoon"]);
+    world.after(200);
+    assert!(world.steps().is_empty(), "the answer is old");
+    world.after(150);
+    assert!(world.steps().is_empty(), "the answer is old");
+    world.read_again();
+    assert_eq!(world.steps(), ["retain pv"]);
 }
 
 /// A moved volume keeps the retired pool in its id.
@@ -58,11 +74,7 @@ fn a_volume_of_a_retired_pool_that_another_pool_may_have_is_not_lost() {
         world.page(HERE, show.clone());
         assert!(world.wait(10).is_empty(), "another pool {pool}");
         world.pv(retained());
-        assert_eq!(world.wait(3), ["put back pv"], "another pool {pool}");
-        let mut released = retained();
-        merge(&mut released, json!({"status": {"phase": "Released"}}));
-        world.pv(released);
-        assert!(world.wait(10).is_empty(), "another pool {pool}");
+        assert_eq!(world.wait(3), ["ReleaseKept"], "another pool {pool}");
 
         world.pv(json!({}));
         world.page(HERE, |page| page.retired = vec![id]);
