@@ -1,12 +1,15 @@
 //! A cluster as objects of the API, and the steps that a round gives for it.
 
 mod comparing;
+mod confirming;
 mod labels;
 mod lists;
 mod lost;
+mod machines;
 mod makers;
 mod metrics;
 mod reading;
+mod released;
 mod retired;
 mod steering;
 mod tainted;
