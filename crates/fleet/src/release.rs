@@ -86,8 +86,8 @@ pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Du
     }
 }
 
-/// The report about a volume that the controller set to Retain, and whose release does not go on, because its data is there
-/// or its class does not ask for the release any more.
+/// The report about a volume that the controller set to Retain, and whose release does not go on: its data is there, its
+/// class does not ask for the release any more, or an earlier version began it, which did not note for which claim.
 fn kept(volume: &Volume, opted: bool, standing: Standing, lost: &Lost<'_>) -> Option<Report> {
     let is_bound = match (volume.policy, volume.phase) {
         (Policy::Released | Policy::ReleasedBefore, Phase::Bound) => true,
@@ -96,7 +96,8 @@ fn kept(volume: &Volume, opted: bool, standing: Standing, lost: &Lost<'_>) -> Op
     };
     // A node that does not answer may be about to call the pool retired.
     let is_back = standing == Standing::Here && lost.answers(volume);
-    let stops = is_back || (is_bound && !opted);
+    let is_before = volume.policy == Policy::ReleasedBefore;
+    let stops = is_back || is_before || (is_bound && !opted);
     (stops && !volume.deleting).then(|| Report::ReleaseKept {
         node: volume.place.clone(),
         is_bound,

@@ -51,8 +51,8 @@ fn a_volume_with_another_claim_is_not_the_controllers_any_more() {
         (&rescue, "Released", false, &[]),
         (&rescue, "Released", true, &[]),
         (&before, "Bound", true, &["ReleaseKept"]),
-        (&before, "Bound", false, &[]),
-        (&before, "Released", false, &[]),
+        (&before, "Bound", false, &["ReleaseKept"]),
+        (&before, "Released", false, &["ReleaseKept"]),
         (&before, "Released", true, &["ReleaseKept"]),
     ] {
         let mut world = lost();
