@@ -1,10 +1,11 @@
 //! The inventory of a pool, from memory alone.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux::quota::Enforcement;
-use objects::Bytes;
 use objects::inventory::{Item, PoolInventory};
+use objects::{Bytes, VolumeId};
 
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::FreeSpace;
@@ -24,17 +25,19 @@ impl Pool {
         let free = disk.and_then(|disk| self.state.remembered(&self.policy(&disk), Duration::MAX));
         let silent = status.silence.map(Unavailable::silent);
         let unavailable = status.unavailable.or(silent);
+        let served = self.state.served();
         let (ids, moving) = self.state.read(|index| {
             let volumes =
                 list::<VolumeRecord>(index, |record| (record.size_bytes, record.created_at));
             let snapshots =
                 list::<SnapshotRecord>(index, |record| (record.size_bytes, record.created_at));
+            let kept = kept(index, served);
             // The copy that an unfinished move left may become the volume.
             let moving = index.volumes().any(|entry| !entry.record.is_served());
-            (volumes.zip(snapshots), moving)
+            (volumes.zip(snapshots).zip(kept), moving)
         });
         let complete = unavailable.is_none() && ids.is_some() && !moving;
-        let (volumes, snapshots) = ids.unwrap_or_default();
+        let ((volumes, snapshots), kept) = ids.unwrap_or_default();
         let usable = free
             .as_ref()
             .filter(|_| !status.cordoned && unavailable.is_none());
@@ -55,6 +58,7 @@ impl Pool {
             complete,
             volumes,
             snapshots,
+            kept,
         }
     }
 }
@@ -76,4 +80,23 @@ fn list<R: Resource>(index: &Index, facts: fn(&R) -> (Bytes, u64)) -> Option<Vec
     let entries = entries.filter(|entry| entry.record.is_served());
     let items: Vec<_> = entries.map(|entry| item(entry)).take(MAX_IDS + 1).collect();
     (items.len() <= MAX_IDS).then_some(items)
+}
+
+/// The deleted volumes that can come back, of each id the last one; `None` if they are too many. `served` is the time for
+/// which the pool was served.
+fn kept(index: &Index, served: u64) -> Option<Vec<Item<VolumeId>>> {
+    let mut items = BTreeMap::new();
+    // The oldest comes first.
+    for (name, kept) in index.kept().iter() {
+        let Some(id) = kept.entry.volume else {
+            continue;
+        };
+        let item = Item {
+            id,
+            bytes: Bytes(kept.entry.reserved),
+            age: served.saturating_sub(name.deleted) / 1000,
+        };
+        items.insert(id, item);
+    }
+    (items.len() <= MAX_IDS).then(|| items.into_values().collect())
 }

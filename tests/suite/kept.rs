@@ -122,6 +122,29 @@ fn a_deleted_volume_comes_back_as_it_was() {
     assert_eq!(other.code(Operation::Volume), Code::NotFound);
 }
 
+/// Proves: SV11.
+#[test]
+fn the_inventory_lists_each_volume_that_can_come_back_once() {
+    let keeping = Keeping::new(",keep=1h");
+    let listed = || {
+        let mut pools = keeping.driver().inventory().unwrap().pools;
+        let pool = pools.remove(0);
+        assert!(pool.complete);
+        let kept = pool.kept.iter().map(|one| (one.id, one.bytes.0));
+        assert!(pool.kept.iter().all(|one| one.age < 3600));
+        (pool.volumes.len(), kept.collect::<Vec<_>>())
+    };
+    let volume = keeping.make("pvc", 16 * MIB);
+    assert_eq!(listed(), (1, vec![]));
+    for times in 1..=2 {
+        keeping.driver().delete(&volume.id.to_string()).unwrap();
+        assert_eq!(keeping.kept().len(), times);
+        assert_eq!(listed(), (0, vec![(volume.id, 16 * MIB)]));
+        keeping.make("pvc", 16 * MIB);
+    }
+    assert_eq!(listed().0, 1);
+}
+
 /// A pool without the option deletes at once, and the objects that it kept before stay until they are purged.
 ///
 /// Proves: UD1, UD8.

@@ -43,10 +43,13 @@ pub struct PoolInventory {
     pub reserved: Bytes,
     /// The number of directories and records that the driver does not trust. Each may be a volume or a snapshot.
     pub quarantined: u64,
-    /// Whether all its volumes and snapshots are listed. If not, a missing id means nothing.
+    /// Whether all its volumes, snapshots and kept volumes are listed. If not, a missing id means nothing.
     pub complete: bool,
     pub volumes: Vec<Item<VolumeId>>,
     pub snapshots: Vec<Item<SnapshotId>>,
+    /// The deleted volumes that `volume undelete` brings back. An older driver lists none.
+    #[serde(default)]
+    pub kept: Vec<Item<VolumeId>>,
 }
 
 /// A volume or a snapshot.
@@ -54,6 +57,7 @@ pub struct PoolInventory {
 pub struct Item<I> {
     pub id: I,
     pub bytes: Bytes,
-    /// The seconds since it was created, as the node knows the time.
+    /// The seconds since it was created, as the node knows the time. For a kept volume, the seconds since its deletion
+    /// for which its pool was served.
     pub age: u64,
 }

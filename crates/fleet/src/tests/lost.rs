@@ -149,6 +149,7 @@ pub(super) fn pool(id: Option<PoolId>) -> PoolInventory {
         complete: true,
         volumes: vec![],
         snapshots: vec![],
+        kept: vec![],
     }
 }
 
