@@ -128,8 +128,8 @@ pub struct Config {
     #[arg(long, value_name = "ADDR:PORT")]
     pub http: Option<SocketAddr>,
 
-    /// Serve /inventory, the ids of all volumes for rootcellar-fleet, to clients that give the key in this file as their
-    /// bearer token [default: off]
+    /// Serve /inventory, the ids of all volumes for rootcellar-fleet, to clients that sign with the key in this file
+    /// [default: off]
     #[arg(long, value_name = "FILE", requires = "http", value_parser = PoolOptions::absolute_path)]
     pub inventory_key: Option<PathBuf>,
 

@@ -1,14 +1,14 @@
-//! `/inventory`: the volumes of the node for the controller. The ids of pools help to forge a disk, so the page asks for a
-//! key.
+//! `/inventory`: the volumes of the node for the controller. The ids of pools help to forge a disk, so the page answers only
+//! requests that are signed with a key, and signs its answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use axum::Json;
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use page::signature::{HEADER, Key, Refusal, Request, SCHEME};
 use tokio::sync::Mutex;
 
 use crate::volume::Volumes;
@@ -16,8 +16,10 @@ use crate::volume::Volumes;
 /// The time that the state directory has to answer; a dead disk may take forever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The fewest bytes of a key.
-const MIN_KEY: usize = 16;
+const UNSIGNED: &str = "sign the request with the key of the chart's Secret; a rootcellar-fleet that sends the key instead \
+                        is too old for this driver\n";
+const CLOCK: &str =
+    "the request was signed more than five minutes ago, or one of the two clocks is wrong\n";
 
 /// The key, and one lock, so that a dead disk of the state directory blocks one thread and not one for every request.
 #[derive(Debug, Clone)]
@@ -37,7 +39,6 @@ impl Gate {
 
     pub(super) async fn answer(&self, headers: &HeaderMap, volumes: Arc<Volumes>) -> Response {
         let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        let given = given.and_then(|value| value.strip_prefix(b"Bearer "));
         let given = given.unwrap_or_default().to_owned();
         let gate = self.clone();
         let answer = async move {
@@ -46,25 +47,14 @@ impl Gate {
                 let _turn = turn;
                 let key = std::fs::read(&*gate.key);
                 let key = key.map_err(|error| format!("the key cannot be read: {error}\n"))?;
-                let key = key.trim_ascii();
-                if key.len() < MIN_KEY {
-                    return Err(format!("the key has fewer than {MIN_KEY} characters\n"));
-                }
-                if !same(key, &given) {
-                    return Ok(None);
-                }
-                let inventory = volumes.inventory();
-                inventory.map(Some).map_err(|error| format!("{error}\n"))
+                let key = Key::new(&key).map_err(|error| format!("{error}\n"))?;
+                answer(&key, &given, &volumes)
             };
             let read = tokio::task::spawn_blocking(read).await;
             read.unwrap_or_else(|_| Err("the inventory failed\n".to_owned()))
         };
         match tokio::time::timeout(PATIENCE, answer).await {
-            Ok(Ok(Some(inventory))) => Json(inventory).into_response(),
-            Ok(Ok(None)) => {
-                let text = "give the key of the chart's Secret as Authorization: Bearer KEY\n";
-                (StatusCode::UNAUTHORIZED, text).into_response()
-            }
+            Ok(Ok(answer)) => answer,
             Ok(Err(problem)) => (StatusCode::SERVICE_UNAVAILABLE, problem).into_response(),
             Err(_) => {
                 let text = "the state directory does not answer\n";
@@ -74,8 +64,31 @@ impl Gate {
     }
 }
 
-/// Compares in a time that does not depend on the place of the first difference.
-fn same(key: &[u8], given: &[u8]) -> bool {
-    let different = key.iter().zip(given).fold(0, |all, (a, b)| all | (a ^ b));
-    key.len() == given.len() && different == 0
+/// The answer to a request with this header.
+fn answer(key: &Key, given: &[u8], volumes: &Volumes) -> Result<Response, String> {
+    let now = SystemTime::now();
+    let (request, status, content, body) =
+        match Request::read(key, given, volumes.node().as_str(), now) {
+            Ok(request) => {
+                let inventory = volumes.inventory();
+                let inventory = inventory.map_err(|error| format!("{error}\n"))?;
+                let body = serde_json::to_vec(&inventory).map_err(|error| format!("{error}\n"))?;
+                (request, StatusCode::OK, "application/json", body)
+            }
+            // Its signature has the time, so that the controller can name a wrong clock.
+            Err(Refusal::Clock(request)) => {
+                let body = CLOCK.as_bytes().to_vec();
+                (request, StatusCode::UNAUTHORIZED, "text/plain", body)
+            }
+            Err(Refusal::Unsigned) => {
+                let scheme = [(WWW_AUTHENTICATE, SCHEME)];
+                return Ok((StatusCode::UNAUTHORIZED, scheme, UNSIGNED).into_response());
+            }
+        };
+    let signature = request.signature(key, &body, SystemTime::now());
+    let headers = [
+        (CONTENT_TYPE.as_str(), content),
+        (HEADER, signature.as_str()),
+    ];
+    Ok((status, headers, body).into_response())
 }

@@ -2,8 +2,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
+use std::time::SystemTime;
 
 use linux::os::{Observer, Os, Step};
+use page::signature::{Distrust, HEADER, Key, Request, SCHEME};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -396,7 +398,7 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
 
 /// Proves: SV10.
 #[tokio::test]
-async fn the_inventory_asks_for_the_key_of_the_file() {
+async fn the_inventory_answers_requests_that_are_signed_with_the_key_of_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let (path, gone) = (dir.path().join("pool"), dir.path().join("gone"));
     std::fs::create_dir(&path).unwrap();
@@ -408,42 +410,69 @@ async fn the_inventory_asks_for_the_key_of_the_file() {
     let volumes = volumes(dir.path(), pools);
     let server = Running::serve(dir, volumes).await;
     until_ready(&server.connect().await).await;
-    let key = server.dir.path().join("key");
-    let ask = async |key: &str| {
-        let header = format!("/inventory HTTP/1.1\r\nAuthorization: {key}\r\nX:");
+    let file = server.dir.path().join("key");
+    let ask = async |authorization: &str| {
+        let header = format!("/inventory HTTP/1.1\r\nAuthorization: {authorization}\r\nX:");
         server.get(&header).await
     };
-    let long = "0123456789abcdef";
-    let cases: [(Option<&str>, &str, &str); 9] = [
-        (None, "Bearer ", "503"),
-        (Some("short"), "Bearer short", "503"),
-        (Some(""), "Bearer ", "503"),
-        (Some("0123456789abcdef\n"), "Bearer 0123456789abcdef", "200"),
-        (Some(long), "Bearer 0123456789abcdeX", "401"),
-        (Some(long), "Bearer 0123456789abcdef0", "401"),
-        (Some(long), "Bearer", "401"),
-        (Some(long), long, "401"),
-        (
-            Some("another-0123456789"),
-            "Bearer another-0123456789",
-            "200",
-        ),
+    let (now, long) = (SystemTime::now(), "0123456789abcdef");
+    let sign = |key: &str, node: &str| {
+        let key = Key::new(key.as_bytes()).unwrap();
+        Request::new(node, now).authorization(&key)
+    };
+    let another = "another-0123456789";
+    let cases: [(Option<&str>, String, &str); 9] = [
+        (None, sign(long, "n1"), "503"),
+        (Some("short"), "Bearer short".into(), "503"),
+        (Some(""), "Bearer ".into(), "503"),
+        (Some("0123456789abcdef\n"), sign(long, "n1"), "200"),
+        (Some(long), sign(another, "n1"), "401"),
+        (Some(long), sign(long, "n2"), "401"),
+        (Some(long), format!("Bearer {long}"), "401"),
+        (Some(long), String::new(), "401"),
+        (Some(another), sign(another, "n1"), "200"),
     ];
-    for (file, given, code) in cases {
-        let _ = std::fs::remove_file(&key);
-        if let Some(text) = file {
-            std::fs::write(&key, text).unwrap();
+    for (text, given, code) in cases {
+        let _ = std::fs::remove_file(&file);
+        if let Some(text) = text {
+            std::fs::write(&file, text).unwrap();
         }
-        let answer = ask(given).await;
+        let answer = ask(&given).await;
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {code} ")),
-            "{file:?}, {given:?}: {answer}"
+            "{text:?}, {given:?}: {answer}"
         );
         assert!(code == "200" || !answer.contains("fast"), "{answer}");
+        let names_scheme = answer.contains(&format!("www-authenticate: {SCHEME}\r\n"));
+        assert_eq!(names_scheme, code == "401", "{answer}");
     }
-    let answer = ask("Bearer another-0123456789").await;
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    let inventory: objects::inventory::Inventory = serde_json::from_str(body).unwrap();
+    let key = Key::new(another.as_bytes()).unwrap();
+    // The answer to a controller whose clock shows a time.
+    let hear = async |at: SystemTime| {
+        let request = Request::new("n1", at);
+        let answer = ask(&request.authorization(&key)).await;
+        let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
+        let start = format!("{HEADER}: ");
+        let signature = headers.lines().find_map(|line| line.strip_prefix(&start));
+        let signature = signature.unwrap().as_bytes();
+        (
+            request.verify(&key, signature, body.as_bytes(), at),
+            body.to_owned(),
+        )
+    };
+    let hour = Duration::from_hours(1);
+    for (at, is_ahead) in [(now - hour, true), (now + hour, false)] {
+        let (heard, body) = hear(at).await;
+        match heard {
+            Err(Distrust::Ahead(_)) => assert!(is_ahead),
+            Err(Distrust::Behind(_)) => assert!(!is_ahead),
+            _ => panic!("{heard:?}"),
+        }
+        assert!(!body.contains("fast"), "{body}");
+    }
+    let (heard, body) = hear(now).await;
+    assert_eq!(heard, Ok(()));
+    let inventory: objects::inventory::Inventory = serde_json::from_str(&body).unwrap();
     assert_eq!(inventory.node.as_str(), "n1");
     let pools: Vec<_> = inventory
         .pools

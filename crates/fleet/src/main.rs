@@ -15,7 +15,7 @@
 //! finish, release, look, machines, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
 //! write, live, view                           questions before a write, and the writes; the cluster in memory
-//! api, difference, due, makers
+//! api, difference, due, makers, reader
 //! step
 //! report                                      the sentences of events
 //! command                                     the lines for people in them
@@ -45,6 +45,7 @@ mod makers;
 mod objects;
 mod pages;
 mod place;
+mod reader;
 mod release;
 mod report;
 mod round;
@@ -84,7 +85,7 @@ use difference::{Differences, agreed};
 use http::Pulse;
 use list::ListArgs;
 use live::Shared;
-use pages::Reader;
+use reader::Reader;
 use round::Memory;
 use settings::{Delays, Functions, Settings};
 use step::Step;
@@ -349,7 +350,7 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, key: Option<PathBuf>, se
             None
         };
         let pods = pages::pods(&cluster.view());
-        cluster.take_pages(reader.read(pods).await);
+        cluster.take_pages(pages::read(&reader, pods).await);
         if let Some(objects) = objects {
             let view = &mut *cluster.view();
             let found = compare(&objects, view);

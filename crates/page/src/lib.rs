@@ -1,9 +1,10 @@
 //! The connections to the pages of the driver and of the controller. Every pod may open some, so they are few, short, and
-//! shared fairly.
+//! shared fairly. The driver's page `/inventory` is [signed](signature).
 
 #![forbid(unsafe_code)]
 
 pub mod reference;
+pub mod signature;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,7 +1,5 @@
 //! The comparison of pages with objects, and the page of the controller.
 
-use axum::body::Bytes as Body;
-use axum::http::StatusCode;
 use objects::inventory::{Inventory, Item, PoolInventory};
 use objects::{Bytes, SnapshotName, VolumeName};
 
@@ -11,7 +9,6 @@ use crate::answer::Page;
 use crate::compare::{Objects, compare};
 use crate::difference::{Difference, agreed};
 use crate::objects::Data;
-use crate::pages::read;
 use crate::status::{Status, metrics};
 
 /// The description of a change, the change, and the differences.
@@ -340,42 +337,6 @@ fn a_difference_has_an_event_a_metric_and_a_line_without_the_pools_id() {
         text[1]
             .contains("rootcellar_fleet_differences{reason=\"VolumeWithoutPersistentVolume\"} 1")
     );
-}
-
-/// Proves: F12.
-#[test]
-fn a_page_that_is_not_of_its_node_is_no_answer() {
-    let inventory = |world: &World| world.view.pages[HERE].answer.clone().unwrap();
-    let text = serde_json::to_string(&inventory(&agreeing())).unwrap();
-    let cases = [
-        (HERE, 200, text.clone(), None),
-        (OTHER, 200, text.clone(), Some("calls itself node node1")),
-        (
-            HERE,
-            404,
-            String::new(),
-            Some("the driver has no inventory"),
-        ),
-        (HERE, 401, String::new(), Some("the driver has another key")),
-        (HERE, 503, text.clone(), Some("answers with status 503")),
-        (
-            HERE,
-            200,
-            text.replace("\"loaded\"", "\"old\""),
-            Some("answers with no inventory"),
-        ),
-        (
-            HERE,
-            200,
-            text.replace("{\"node\"", "{\"new\":[1],\"node\""),
-            None,
-        ),
-    ];
-    for (node, status, body, problem) in cases {
-        let status = StatusCode::from_u16(status).unwrap();
-        let answer = read(node, status, &Body::from(body));
-        assert_eq!(answer.err().as_deref(), problem);
-    }
 }
 
 #[test]
