@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use objects::PoolId;
 use objects::inventory::{Inventory, PoolInventory};
+use objects::{ObjectId, PoolId, VolumeId};
 
 use crate::settings::Delays;
 
@@ -52,6 +52,17 @@ pub(crate) fn lists_all(inventory: &Inventory) -> bool {
         let lists = pool.complete && pool.quarantined == 0;
         lists || has_none(pool, inventory)
     })
+}
+
+/// Whether a page says that the pool of a volume was declared lost, and shows that no other pool has the volume.
+pub(crate) fn has_lost(inventory: &Inventory, volume: VolumeId) -> bool {
+    let pools = inventory.pools.iter();
+    let mut pools = pools.filter(|pool| !has_none(pool, inventory));
+    let is_listed = pools.any(|pool| pool.volumes.iter().any(|found| found.id == volume));
+    inventory.loaded
+        && inventory.retired.contains(&volume.pool())
+        && lists_all(inventory)
+        && !is_listed
 }
 
 /// Whether nothing was ever at the path of a pool, or its disk was declared lost.

@@ -9,6 +9,7 @@ use kube::{Client, Error};
 use objects::DriverArgs;
 use tokio::time::timeout;
 
+use crate::reader::Reader;
 use crate::report::Report;
 use crate::step::Outcome;
 use crate::wire::{Kind, Object, PAGE, is_too_long};
@@ -29,6 +30,8 @@ pub(crate) enum Unconfirmed {
 pub(crate) struct Server {
     pub(crate) client: Client,
     pub(crate) driver: DriverArgs,
+    /// Reads the pages of the drivers, with the key.
+    pub(crate) reader: Option<Reader>,
 }
 
 impl fmt::Debug for Server {

@@ -2,12 +2,14 @@
 //! also says why.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kube::api::ListParams;
-use objects::NodeName;
+use objects::{NodeName, VolumeId};
 use tokio::sync::{Mutex, OnceCell};
 
+use crate::answer::has_lost;
 use crate::api::{Server, Unconfirmed, answer};
 use crate::makers::{self, Need, Set, User};
 use crate::objects::{Identity, Node, Policy, Volume};
@@ -45,6 +47,11 @@ impl Server {
                 let has = |node: &Node| place.as_ref().is_some_and(|place| node.has_place(place));
                 confirmed(!nodes.iter().any(|node| unknown(node) || has(node)))
             }
+            Live::Retired {
+                node,
+                pages,
+                volume,
+            } => self.retired(node, pages, *volume).await,
             Live::Retained(volume) => self.retained(volume).await,
             Live::MadeAgain(claim) => self.made_again(claim).await,
         }
@@ -86,6 +93,18 @@ impl Server {
         };
         let nodes = shared.nodes.get_or_init(list).await;
         nodes.as_deref().map_err(Clone::clone)
+    }
+
+    /// That the pool is still retired. One pod of the driver must answer, and none may say otherwise.
+    async fn retired(&self, node: &str, pages: &[SocketAddr], volume: VolumeId) -> Confirmed {
+        let mut answers = Vec::new();
+        if let Some(reader) = &self.reader {
+            for page in pages {
+                answers.extend(reader.page(node, *page).await.ok());
+            }
+        }
+        let mut lost = answers.iter().map(|answer| has_lost(answer, volume));
+        confirmed(!answers.is_empty() && lost.all(|lost| lost))
     }
 
     /// That the volume is as it was read, and keeps its data after its claim.

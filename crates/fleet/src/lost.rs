@@ -309,9 +309,19 @@ impl Lost<'_> {
             (Loss::Absent, None) => Some(volume.place.clone()),
             (Loss::Retired, _) => None,
         };
+        let mut facts = Vec::new();
+        if let Some(node) = self.retired_on(volume).filter(|_| loss == Loss::Retired) {
+            let pods = self.view.pods.values().filter(|pod| pod.node == node);
+            facts.push(Live::Retired {
+                node: node.to_owned(),
+                pages: pods.filter_map(|pod| pod.page).collect(),
+                volume: volume.id,
+            });
+        }
         let names = || Arc::new(self.view.nodes.keys().cloned().collect());
         let known = Arc::clone(self.known.get_or_init(names));
-        Ok(vec![Live::NoOtherNode { place, known }])
+        facts.push(Live::NoOtherNode { place, known });
+        Ok(facts)
     }
 
     /// The moment from which a volume counts as lost.

@@ -15,8 +15,8 @@
 //! finish, release, look, machines, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
 //! write, live, view                           questions before a write, and the writes; the cluster in memory
-//! api, difference, due, makers, reader
-//! step
+//! api, difference, due, makers
+//! step, reader
 //! report                                      the sentences of events
 //! command                                     the lines for people in them
 //! answer, objects
@@ -260,7 +260,11 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         tracing::warn!(absent_for = ?cli.delays.absent_for, "a node that restarts may count as lost; use 5m or more");
     }
     let cluster = Cluster::start(&client, &cli.functions, &cli.driver, &namespace);
-    let (writer, pulse) = (Writer::new(client, cli.driver.clone()), Pulse::new());
+    let reader = cli.key.clone().map(Reader::new);
+    let (writer, pulse) = (
+        Writer::new(client, cli.driver.clone(), reader),
+        Pulse::new(),
+    );
     let settings = Settings {
         functions: cli.functions.clone(),
         delays: cli.delays.clone(),
@@ -270,7 +274,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     let page = http::serve(listener, Arc::clone(&cluster), pulse.clone());
     tokio::select! {
         () = page => {}
-        () = read_pages(&cluster, &writer, cli.key.clone(), &settings) => {}
+        () = read_pages(&cluster, &writer, &settings) => {}
         () = rounds(&cluster, &writer, &settings, &pulse, stop) => {}
     }
     tracing::info!("ends");
@@ -328,11 +332,10 @@ async fn rounds(
 
 /// Reads the pages of the drivers again and again, and compares them with the objects of the cluster. Without a key, waits
 /// for ever.
-async fn read_pages(cluster: &Cluster, writer: &Writer, key: Option<PathBuf>, settings: &Settings) {
-    let Some(key) = key else {
+async fn read_pages(cluster: &Cluster, writer: &Writer, settings: &Settings) {
+    let Some(reader) = &writer.server.reader else {
         return std::future::pending().await;
     };
-    let reader = Reader::new(key);
     let mut last: Option<(Instant, Differences)> = None;
     loop {
         let begun = Instant::now();
@@ -350,7 +353,7 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, key: Option<PathBuf>, se
             None
         };
         let pods = pages::pods(&cluster.view());
-        cluster.take_pages(pages::read(&reader, pods).await);
+        cluster.take_pages(pages::read(reader, pods).await);
         if let Some(objects) = objects {
             let view = &mut *cluster.view();
             let found = compare(&objects, view);

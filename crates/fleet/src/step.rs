@@ -1,9 +1,10 @@
 //! The steps of a round: an object, the facts to confirm, a change, and an event.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use objects::NodeName;
+use objects::{NodeName, VolumeId};
 use serde_json::Value;
 
 use crate::objects::{Content, Identity, Volume};
@@ -114,6 +115,13 @@ pub(crate) enum Live {
     NoOtherNode {
         place: Option<String>,
         known: Arc<BTreeSet<String>>,
+    },
+    /// The driver of the node still says that the pool of the volume was declared lost, and that no other pool has the volume.
+    /// The addresses are those of its pods: during an update a node has two.
+    Retired {
+        node: String,
+        pages: Vec<SocketAddr>,
+        volume: VolumeId,
     },
     /// The volume did not change, and its data outlives its claim.
     Retained(Identity),

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use crate::api::{PATIENCE, Server, Unconfirmed};
 use crate::live::Shared;
 use crate::objects::{DELETE, Identity, MANAGED_BY, RELEASED, RETAIN, SELECTED_NODE};
+use crate::reader::Reader;
 use crate::report::Report;
 use crate::step::{About, Change, Ended, Live, Outcome, Step};
 use crate::wire::Kind;
@@ -42,12 +43,16 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(client: Client, driver: DriverArgs) -> Self {
+    pub(crate) fn new(client: Client, driver: DriverArgs, reader: Option<Reader>) -> Self {
         let host = std::env::var("HOSTNAME")
             .ok()
             .filter(|name| !name.is_empty());
         let instance = host.unwrap_or_else(|| CONTROLLER.to_owned());
-        let server = Server { client, driver };
+        let server = Server {
+            client,
+            driver,
+            reader,
+        };
         Self { server, instance }
     }
 

@@ -58,7 +58,7 @@ fn server(requests: &Requests) -> Writer {
         std::future::ready(Ok::<_, Infallible>(answer))
     };
     let client = Client::new(Careful(tower::service_fn(api)), "default");
-    Writer::new(client, World::empty().driver)
+    Writer::new(client, World::empty().driver, None)
 }
 
 /// Proves: F8, F9, F11.
@@ -77,6 +77,14 @@ async fn a_node_that_the_watches_do_not_show_yet_is_found() {
         known: Arc::clone(known),
     };
     for (fact, holds) in [
+        (
+            Live::Retired {
+                node: "node1".into(),
+                pages: Vec::new(),
+                volume: VolumeId::new(PoolId::random(), &"pv".parse().unwrap()),
+            },
+            false,
+        ),
         (Live::NoNode("node1".into()), false),
         (Live::NoNode("renamed".into()), false),
         (Live::NoNode("node3".into()), true),

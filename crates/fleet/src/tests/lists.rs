@@ -71,7 +71,7 @@ async fn large_objects_fill_no_memory_and_hide_no_other() {
         found += 1;
         false
     };
-    let writer = Writer::new(client, driver);
+    let writer = Writer::new(client, driver, None);
     assert_eq!(
         writer.server.search(Kind::CLAIM, "", count).await,
         Ok(false)

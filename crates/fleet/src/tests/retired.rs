@@ -4,6 +4,8 @@ use objects::inventory::{Inventory, Item, PoolInventory};
 
 use super::lost::{lost, retained};
 use super::*;
+use crate::answer::has_lost;
+use crate::step::Live;
 
 /// Proves: F10.
 #[test]
@@ -19,7 +21,10 @@ fn a_retired_pool_is_lost_after_minutes_unless_it_is_adopted() {
     world.page(HERE, retire);
     assert_eq!(world.steps(), ["ReleaseSoon"]);
     assert!(world.wait(4).is_empty());
-    assert_eq!(world.wait(2), ["retain pv"]);
+    world.after(60).read_again();
+    let due = world.due();
+    let asks = |fact: &Live| matches!(fact, Live::Retired { node, .. } if node == HERE);
+    assert!(due.steps[0].confirm.iter().any(asks), "{:?}", due.steps);
     world.pv(retained());
     assert_eq!(world.wait(1), ["delete data-db-0"]);
     world.page(HERE, |_| {});
@@ -66,18 +71,23 @@ fn a_volume_of_a_retired_pool_that_another_pool_may_have_is_not_lost() {
     for (pool, change) in cases {
         let mut world = lost();
         let (id, item) = (world.pool, world.moved());
+        let listed = item.clone();
         let show = |page: &mut Inventory| {
             page.retired = vec![id];
             change(&mut page.pools[0], item);
         };
         world.back();
         world.page(HERE, show.clone());
+        let answer = world.view.pages[HERE].answer.as_ref().unwrap();
+        assert!(!has_lost(answer, listed.id), "another pool {pool}");
         assert!(world.wait(10).is_empty(), "another pool {pool}");
         world.pv(retained());
         assert_eq!(world.wait(3), ["ReleaseKept"], "another pool {pool}");
 
         world.pv(json!({}));
         world.page(HERE, |page| page.retired = vec![id]);
+        let answer = world.view.pages[HERE].answer.as_ref().unwrap();
+        assert!(has_lost(answer, listed.id));
         assert_eq!(world.wait(4), ["ReleaseSoon"], "no pool has it");
         world.page(HERE, show);
         assert!(world.wait(1).is_empty(), "another pool {pool}");
