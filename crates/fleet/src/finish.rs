@@ -2,10 +2,10 @@
 //! decided here but that the node will not do its part.
 
 use crate::due::Due;
-use crate::lost::{Loss, Lost, Standing, place_of};
+use crate::lost::{Elsewhere, Lost, Standing, place_of};
 use crate::objects::{BOUND, Claim, Content, PROVISIONER, Phase, Policy, Volume};
 use crate::report::Report;
-use crate::step::{About, Change, Step, Verdict};
+use crate::step::{About, Change, Live, Step, Verdict};
 use crate::view::View;
 
 /// A volume whose claim is deleted and whose data nobody can delete.
@@ -13,36 +13,32 @@ pub(crate) fn volume(volume: &Volume, lost: &Lost<'_>, due: &mut Due) -> Verdict
     if volume.phase != Phase::Released {
         return Verdict::Rest;
     }
-    let standing = match volume.policy {
-        Policy::Delete => lost.place(&volume.place, due),
-        Policy::Released => lost.volume(volume, due),
+    let confirm = match volume.policy {
+        Policy::Delete => match lost.place(&volume.place, due) {
+            Standing::Lost(cause) => lost.confirm(cause, &volume.place),
+            Standing::Here | Standing::Doubtful => return Verdict::Rest,
+        },
+        // Nobody wanted this data to be deleted, so it must not be elsewhere.
+        Policy::Released => match lost.volume(volume, due) {
+            Standing::Lost(cause) => match lost.elsewhere(volume, cause) {
+                Elsewhere::No => lost.confirm_everywhere(cause, volume),
+                Elsewhere::Unread => return Verdict::Rest,
+                Elsewhere::Maybe(report) => Err(report),
+            },
+            Standing::Here | Standing::Doubtful => return Verdict::Rest,
+        },
         Policy::Retain | Policy::ReleasedBefore | Policy::Other => return Verdict::Rest,
-    };
-    let Standing::Lost(cause) = standing else {
-        return Verdict::Rest;
     };
     let node = volume.place.clone();
     if !volume.deleting {
-        return end(
-            About::volume(volume),
-            cause,
-            &node,
-            (Change::Delete, None),
-            lost,
-        );
+        return end(About::volume(volume), confirm, (Change::Delete, None));
     }
     if !volume.is_held() {
         return Verdict::Rest;
     }
     let report = Report::FinishedDeletion { node: node.clone() };
     let change = Change::drop_finalizer(PROVISIONER, &volume.finalizers);
-    end(
-        About::volume(volume),
-        cause,
-        &node,
-        (change, Some(report)),
-        lost,
-    )
+    end(About::volume(volume), confirm, (change, Some(report)))
 }
 
 /// A content in deletion whose snapshot nobody can delete.
@@ -66,7 +62,8 @@ pub(crate) fn content(content: &Content, lost: &Lost<'_>, due: &mut Due) -> Verd
     };
     let change = Change::drop_finalizer(BOUND, &content.finalizers);
     let about = About::content(content);
-    end(about, cause, &place, (change, Some(report)), lost)
+    let confirm = lost.confirm(cause, &place);
+    end(about, confirm, (change, Some(report)))
 }
 
 /// An unbound claim that a missing node shall provision. With a source, the claim is bound to that node's fate.
@@ -85,17 +82,16 @@ pub(crate) fn claim(claim: &Claim, view: &View, lost: &Lost<'_>, due: &mut Due) 
     let report = Report::ForgotNode { node: node.clone() };
     let change = Change::ForgetNode(node.clone());
     let about = About::claim(claim.identity.clone());
-    end(about, cause, &place, (change, Some(report)), lost)
+    let confirm = lost.confirm(cause, &place);
+    end(about, confirm, (change, Some(report)))
 }
 
 fn end(
     about: About,
-    cause: Loss,
-    place: &str,
+    confirm: Result<Vec<Live>, Report>,
     (change, report): (Change, Option<Report>),
-    lost: &Lost<'_>,
 ) -> Verdict {
-    match lost.confirm(cause, place) {
+    match confirm {
         Err(report) => Verdict::Refuse(about, report),
         Ok(confirm) => Verdict::Write(Step {
             about,

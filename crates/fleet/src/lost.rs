@@ -16,7 +16,7 @@ use objects::{NodeName, ObjectId, VolumeId};
 
 use crate::answer;
 use crate::due::Due;
-use crate::objects::{Node, Phase, Volume};
+use crate::objects::{Machine, Node, Phase, Volume};
 use crate::report::Report;
 use crate::settings::{Delays, Functions};
 use crate::step::Live;
@@ -252,12 +252,10 @@ impl Lost<'_> {
         }
     }
 
-    /// Whether the node of a volume is there and says which pools are retired.
-    pub(crate) fn answers(&self, volume: &Volume) -> bool {
-        let mut nodes = self.view.nodes.iter();
-        let node = nodes.find(|(_, node)| node.place == volume.place);
-        let page = node.and_then(|(name, _)| self.view.pages.get(name));
-        page.is_some_and(|page| page.fresh(self.now, self.delays).is_some())
+    /// Whether the node of a volume, which is in the cluster, did not call the pool retired when it answered last.
+    pub(crate) fn is_back(&self, volume: &Volume) -> bool {
+        let mut of_id = self.watched.retired.keys();
+        !of_id.any(|(id, _)| *id == volume.id)
     }
 
     /// The node of the volume, if the volume's pool is retired there and no other pool has the volume.
@@ -384,32 +382,48 @@ impl Lost<'_> {
         if node.label.is_some() {
             return Some("had a driver, which does not run".to_owned());
         }
-        let Some(sets) = &self.view.driver_sets else {
-            return Some(
-                "has no driver, and the DaemonSets of the driver cannot be listed".to_owned(),
-            );
-        };
-        if sets.iter().any(|set| set.selects(node)) {
-            return Some("has no driver yet".to_owned());
+        match &self.view.driver_sets {
+            Some(sets) if sets.iter().any(|set| set.selects(node)) => {
+                return Some(
+                    "has no driver, although a DaemonSet of the driver selects it; if it shall have none, exclude it there"
+                        .to_owned(),
+                );
+            }
+            Some(sets) if !sets.is_empty() => {}
+            _ => {
+                return Some(
+                    "has no driver, and the controller found no DaemonSet of the driver".to_owned(),
+                );
+            }
         }
         if loss == Loss::Retired {
             return None;
         }
         match (self.view.machines.get(&volume.place), &node.machine) {
-            (Some(before), Some(machine)) if before == machine => Some(
-                "is the lost machine under another name, by its machineID and systemUUID; label it, so that the driver runs \
-                 there"
-                    .to_owned(),
-            ),
-            (Some(_), Some(_)) => None,
-            // A node that was there when the volume was made is not the machine that made it.
-            _ if node.created.is_some() && node.created < volume.created => None,
+            (Some(before), Some(machine)) => self.is_one_of(before, machine).then(|| {
+                "may be the lost machine under another name, because its machineID or systemUUID is the same; label it, so \
+                 that the driver runs there"
+                    .to_owned()
+            }),
             _ => Some(
                 "has no driver and may be the lost machine under another name, because the controller did not see the \
                  machineID of the lost one; if it is not, see `rootcellar-fleet plan`"
                     .to_owned(),
             ),
         }
+    }
+
+    /// Whether a machine has an id of one of the others. A new installation changes one id, and another chassis the other.
+    /// An id that several nodes with a driver have is one of a template, and proves nothing.
+    fn is_one_of(&self, machines: &[Machine], machine: &Machine) -> bool {
+        let nodes = self.view.nodes.values();
+        let nodes = nodes.filter(|node| node.label.is_some());
+        let known: Vec<&Machine> = nodes.filter_map(|node| node.machine.as_ref()).collect();
+        let ids: [fn(&Machine) -> &str; 2] = [|one| &one.machine_id, |one| &one.system_uuid];
+        ids.iter().any(|id| {
+            let same = |other: &Machine| id(other) == id(machine);
+            machines.iter().any(same) && !known.iter().any(|other| same(other))
+        })
     }
 }
 

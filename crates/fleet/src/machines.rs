@@ -20,7 +20,10 @@ use crate::wire::{Kind, Object};
 /// The `ConfigMap` in the namespace of the controller.
 const NAME: &str = "rootcellar-fleet-machines";
 
-/// The ids by the place of their node.
+/// The most machines that are remembered of one place.
+const MOST: usize = 8;
+
+/// The machines of a place that names of nodes had, each in a line of its own, by the place.
 type Remembered = BTreeMap<String, String>;
 
 /// Lists the `DaemonSet`s of the driver, and brings the memory up to date. The view must be complete.
@@ -35,15 +38,17 @@ pub(crate) async fn look(server: &Server, namespace: &str, cluster: &Cluster) {
             namespace,
             name = NAME,
             ?error,
-            "the machines could not be read or written"
+            "the machines could not be read"
         );
     }
     let view = &mut *cluster.view();
     view.driver_sets = sets.ok();
     // Without an answer the last memory is as good: its nodes are lost, or still there.
     if let Ok(machines) = machines {
-        let machines = machines.into_iter();
-        let machines = machines.filter_map(|(place, ids)| Some((place, Machine::parse(&ids)?)));
+        let machines = machines.into_iter().map(|(place, text)| {
+            let machines = text.lines().filter_map(Machine::parse).collect();
+            (place, machines)
+        });
         view.machines = machines.collect();
     }
 }
@@ -64,6 +69,11 @@ async fn remember(
     cluster: &Cluster,
 ) -> Result<Remembered, Unconfirmed> {
     let Some(found) = server.get(Kind::CONFIG_MAP, namespace, NAME).await? else {
+        tracing::warn!(
+            namespace,
+            name = NAME,
+            "there is no such ConfigMap; apply the chart again"
+        );
         return Ok(Remembered::new());
     };
     let version = found.meta.resource_version.clone();
@@ -75,7 +85,14 @@ async fn remember(
     let patch: Patch<Value> =
         Patch::Merge(json!({"metadata": {"resourceVersion": version}, "data": changes}));
     let api = server.api(Kind::CONFIG_MAP, namespace);
-    answer(api.patch(NAME, &PatchParams::default(), &patch)).await?;
+    if let Err(error) = answer(api.patch(NAME, &PatchParams::default(), &patch)).await {
+        tracing::warn!(
+            namespace,
+            name = NAME,
+            ?error,
+            "the machines could not be written"
+        );
+    }
     for (place, ids) in changes {
         match ids {
             Some(ids) => remembered.insert(place, ids),
@@ -95,7 +112,8 @@ fn read(found: Object) -> Remembered {
     fields.map(|fields| fields.data).unwrap_or_default()
 }
 
-/// The places whose ids are new or, with `None`, not needed any more, because no volume names the place.
+/// The places with a new machine or, with `None`, those that no volume names any more. A machine that had the place before
+/// stays, because it may still have disks and come back under another name.
 pub(crate) fn changes(remembered: &Remembered, view: &View) -> BTreeMap<String, Option<String>> {
     let volumes = view.volumes.values();
     let places: BTreeSet<&str> = volumes.map(|volume| &*volume.place).collect();
@@ -105,8 +123,13 @@ pub(crate) fn changes(remembered: &Remembered, view: &View) -> BTreeMap<String, 
             continue;
         };
         let ids = machine.to_string();
-        if places.contains(&*node.place) && remembered.get(&node.place) != Some(&ids) {
-            changes.insert(node.place.clone(), Some(ids));
+        let before = remembered.get(&node.place);
+        let mut lines: Vec<&str> = before.map_or("", |text| text).lines().collect();
+        if places.contains(&*node.place) && !lines.contains(&&*ids) {
+            lines.push(&ids);
+            let oldest = lines.len().saturating_sub(MOST);
+            let lines = lines.split_off(oldest).join("\n");
+            changes.insert(node.place.clone(), Some(lines));
         }
     }
     let unused = remembered

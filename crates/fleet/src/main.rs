@@ -312,7 +312,10 @@ async fn rounds(
         }
         let due = memory.round(&cluster.view(), settings, Instant::now(), Timestamp::now());
         next = due.next;
-        let (apart, steps): (Vec<Step>, _) = due.steps.into_iter().partition(Step::releases);
+        let (apart, steps): (Vec<Step>, _) = due
+            .steps
+            .into_iter()
+            .partition(|step| step.releases().is_some());
         for step in apart {
             let writer = writer.clone();
             releases.spawn(async move { writer.act(step, &Shared::default()).await });

@@ -4,7 +4,7 @@
 //! moment finds all of it. The controller never takes Retain back: whether the data is still wanted, only a person knows.
 //! The objects alone say what was begun, so a controller that starts again goes on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::command::{Command, Operation, Target};
@@ -28,16 +28,19 @@ const AT_ONCE: usize = 2;
 pub(crate) struct Releases {
     /// When the next attempt may be made.
     next: Option<Instant>,
-    under_way: usize,
+    /// The namespaces of those under way.
+    under_way: BTreeSet<String>,
     /// The last attempt for each namespace, so that a namespace whose attempts all fail does not delay the others.
     tried: HashMap<String, Instant>,
 }
 
 impl Releases {
-    /// Whether another attempt may be made.
-    pub(crate) fn may_try(&self, now: Instant, due: &mut Due) -> bool {
+    /// Whether another attempt may be made for a namespace.
+    pub(crate) fn may_try(&self, namespace: &str, now: Instant, due: &mut Due) -> bool {
         // The end of an attempt begins the next round.
-        self.under_way < AT_ONCE && self.next.is_none_or(|next| due.has_come(next, now))
+        self.under_way.len() < AT_ONCE
+            && !self.under_way.contains(namespace)
+            && self.next.is_none_or(|next| due.has_come(next, now))
     }
 
     pub(crate) fn last(&self, namespace: &str) -> Option<Instant> {
@@ -48,13 +51,18 @@ impl Releases {
         self.tried
             .retain(|_, at| now.duration_since(*at) < PAUSE * 720);
         self.tried.insert(namespace.to_owned(), now);
-        self.under_way += 1;
+        self.under_way.insert(namespace.to_owned());
         self.next = Some(now + ATTEMPT);
     }
 
-    /// Takes note of the end of an attempt. `began`: it has written Retain.
-    pub(crate) fn tried(&mut self, began: bool, now: Instant) {
-        self.under_way = self.under_way.saturating_sub(1);
+    /// Takes note that the attempts broke off.
+    pub(crate) fn broke_off(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// Takes note of the end of an attempt for a namespace. `began`: it has written Retain.
+    pub(crate) fn tried(&mut self, namespace: &str, began: bool, now: Instant) {
+        self.under_way.remove(namespace);
         if began {
             self.next = Some(now + PAUSE);
         }
@@ -76,8 +84,11 @@ pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Du
         volume.policy,
         Policy::Delete | Policy::Retain | Policy::Released
     );
-    if volume.deleting || claim.deleting || claim.held || !opted || !of_policy {
+    if volume.deleting || !opted || !of_policy {
         return Verdict::Rest;
+    }
+    if claim.deleting || claim.held {
+        return stuck(volume, claim);
     }
     match standing {
         Standing::Here => Verdict::Rest,
@@ -94,8 +105,7 @@ fn kept(volume: &Volume, opted: bool, standing: Standing, lost: &Lost<'_>) -> Op
         (Policy::Released | Policy::ReleasedBefore, Phase::Released) => false,
         _ => return None,
     };
-    // A node that does not answer may be about to call the pool retired.
-    let is_back = standing == Standing::Here && lost.answers(volume);
+    let is_back = standing == Standing::Here && lost.is_back(volume);
     let is_before = volume.policy == Policy::ReleasedBefore;
     let stops = is_back || is_before || (is_bound && !opted);
     (stops && !volume.deleting).then(|| Report::ReleaseKept {
@@ -129,6 +139,20 @@ fn claim<'a>(volume: &Volume, view: &'a View) -> Option<&'a Claim> {
     let mutual = owner.is(&owner.key(), &claim.identity.uid)
         && claim.volume.as_deref() == Some(&*volume.identity.name);
     (mutual && claim.bound && volume.phase == Phase::Bound).then_some(claim)
+}
+
+/// A release that was begun and whose claim cannot be deleted is reported.
+fn stuck(volume: &Volume, claim: &Claim) -> Verdict {
+    if volume.policy != Policy::Released {
+        return Verdict::Rest;
+    }
+    let why = if claim.held {
+        "the claim has a finalizer of somebody else, who has to remove it"
+    } else {
+        "the claim is being deleted, and a pod on a node names it; cordon the node and delete the pod"
+    };
+    let why = why.to_owned();
+    Verdict::Refuse(of(claim), Report::ReleaseWaits { why })
 }
 
 /// An early word about a pool that was retired, because `pool adopt` still takes it back.

@@ -271,8 +271,10 @@ impl Memory {
                         let about = step.event_on.as_ref().unwrap_or(&step.about);
                         pace.report(about.clone(), why, now, due);
                     }
-                    let releases = step.releases().then(|| step.about.namespace.clone());
-                    if releases.is_some() && !self.releases.may_try(now, due) {
+                    let releases = step.releases().map(str::to_owned);
+                    if let Some(namespace) = &releases
+                        && !self.releases.may_try(namespace, now, due)
+                    {
                         continue;
                     }
                     let before = due.steps.len();
@@ -293,16 +295,16 @@ impl Memory {
             Some(ended) => {
                 self.ended(&ended, now);
             }
-            None => self.releases.tried(false, now),
+            None => self.releases.broke_off(),
         }
     }
 
     /// Takes note how a step of the last round ended. Returns when another one is allowed, if that is sooner than after
     /// success.
     pub(crate) fn ended(&mut self, ended: &Ended, now: Instant) -> Option<Instant> {
-        if ended.releases {
+        if let Some(namespace) = &ended.releases {
             let began = ended.begins && ended.outcome == Outcome::Done;
-            self.releases.tried(began, now);
+            self.releases.tried(namespace, began, now);
         }
         let claim = self
             .claims

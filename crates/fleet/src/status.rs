@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::iter::Sum;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
@@ -94,8 +95,11 @@ impl Status {
         }
         let mut nodes: Vec<NodeStatus> = nodes
             .map(|(name, node)| {
-                let volumes = volumes.get(&*node.place).copied();
-                NodeStatus::of(name, node, volumes.unwrap_or_default(), view)
+                // A node may have a second place by its label.
+                let label = node.label.as_deref().filter(|label| *label != node.place);
+                let places = [Some(&*node.place), label].into_iter().flatten();
+                let volumes = places.filter_map(|place| volumes.get(place));
+                NodeStatus::of(name, node, volumes.copied().sum(), view)
             })
             .collect();
         let present = view.present();
@@ -169,6 +173,15 @@ impl Status {
 struct Counts {
     all: usize,
     kept: usize,
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, one| Self {
+            all: sum.all + one.all,
+            kept: sum.kept + one.kept,
+        })
+    }
 }
 
 impl NodeStatus {
@@ -298,7 +311,7 @@ fn of_nodes(status: &Status, registry: &mut Registry) {
         if node.startup_taint {
             tainted.get_or_create(&label).set(1);
         }
-        if node.exists && node.kept_releases > 0 {
+        if node.kept_releases > 0 {
             let volumes = u64::try_from(node.kept_releases).unwrap_or(u64::MAX);
             kept.get_or_create(&label).set(volumes);
         }
@@ -307,7 +320,7 @@ fn of_nodes(status: &Status, registry: &mut Registry) {
     registry.register("page_answers", help, answers);
     let help = "The PersistentVolumes that name a node which is not in the cluster";
     registry.register("absent_node_volumes", help, absent);
-    let help = "The PersistentVolumes of a present node that a release set to the policy Retain";
+    let help = "The PersistentVolumes of a node that a release set to the policy Retain";
     registry.register("kept_releases", help, kept);
     let help = "1 for each node that has the startup taint";
     registry.register("startup_taint", help, tainted);

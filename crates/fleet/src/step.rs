@@ -62,10 +62,11 @@ pub(crate) enum Change {
 }
 
 impl Step {
-    /// Whether it is an attempt to release a claim, whose facts may take long to confirm.
-    pub(crate) fn releases(&self) -> bool {
+    /// The namespace of the claim, if it is an attempt to release one, whose facts may take long to confirm.
+    pub(crate) fn releases(&self) -> Option<&str> {
         let mut facts = self.confirm.iter();
-        facts.any(|fact| matches!(fact, Live::MadeAgain(_)))
+        let is_attempt = facts.any(|fact| matches!(fact, Live::MadeAgain(_)));
+        is_attempt.then_some(&*self.about.namespace)
     }
 
     /// Whether it begins a release.
@@ -136,8 +137,8 @@ pub(crate) struct Ended {
     pub(crate) uid: String,
     /// Whether it was a report alone.
     pub(crate) report: bool,
-    /// Whether it was an attempt to release a claim.
-    pub(crate) releases: bool,
+    /// The namespace of the claim, if it was an attempt to release one.
+    pub(crate) releases: Option<String>,
     /// Whether it was the beginning of a release.
     pub(crate) begins: bool,
     pub(crate) outcome: Outcome,

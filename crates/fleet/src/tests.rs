@@ -220,7 +220,7 @@ impl World {
             (None, None) => "nothing".to_owned(),
         };
         let due = self.due();
-        for _ in due.steps.iter().filter(|step| step.releases()) {
+        for _ in due.steps.iter().filter(|step| step.releases().is_some()) {
             self.memory.released(None, self.now);
         }
         due.steps.iter().map(short).collect()

@@ -26,8 +26,8 @@ pub(crate) struct View {
     pub(crate) pods: BTreeMap<Key, Pod>,
     /// The `DaemonSet`s of the driver; none before they were listed.
     pub(crate) driver_sets: Option<Vec<DriverSet>>,
-    /// The machines that the places with volumes have, or had when their node was last in the cluster.
-    pub(crate) machines: BTreeMap<String, Machine>,
+    /// The machines that the places with volumes have or had.
+    pub(crate) machines: BTreeMap<String, Vec<Machine>>,
     /// The answers of their pages, by the name of the node.
     pub(crate) pages: BTreeMap<String, Page>,
     /// Whether the pages have been read. Without the key they never are.

@@ -59,13 +59,27 @@ impl Writer {
     /// Does a step. `shared` has the answers of its round.
     pub(crate) async fn act(&self, step: Step, shared: &Shared) -> Ended {
         let (uid, report) = (step.about.object.uid.clone(), step.change.is_none());
-        let (releases, begins) = (step.releases(), step.begins());
+        let (releases, begins) = (step.releases().map(str::to_owned), step.begins());
+        let about = step.about.clone();
         let confirmed = timeout(CONFIRMATION, self.confirm_all(&step.confirm, shared)).await;
-        let (outcome, waits) = match confirmed.unwrap_or(Err(UNANSWERED)) {
+        let (outcome, mut waits) = match confirmed.unwrap_or(Err(UNANSWERED)) {
             Ok(()) => (self.outcome(step).await, None),
-            Err(Unconfirmed::Ended(outcome)) => (outcome, None),
+            Err(Unconfirmed::Ended(outcome)) => {
+                let Identity {
+                    namespace, name, ..
+                } = &about.object;
+                let kind = about.kind.plural;
+                tracing::info!(kind, namespace, name, ?outcome, "a fact was not confirmed");
+                (outcome, None)
+            }
             Err(Unconfirmed::Waits(why)) => (Outcome::Waits, Some(why)),
         };
+        if releases.is_some() && matches!(outcome, Outcome::Refused | Outcome::Unanswered) {
+            let why =
+                "the API server refuses it or does not answer; the controller's log says more";
+            let why = why.to_owned();
+            waits = Some(Report::ReleaseWaits { why });
+        }
         Ended {
             uid,
             report,

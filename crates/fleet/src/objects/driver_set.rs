@@ -4,19 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::node::{NAME, Node, Taint};
+use super::node::{NAME, Node};
 use crate::wire::Object;
 
-/// The taints that Kubernetes itself sets for a time, and that a `DaemonSet` tolerates.
-const TEMPORARY: &str = "node.kubernetes.io/";
-
-/// A `DaemonSet` of the driver.
+/// A `DaemonSet` of the driver. Its tolerations are not read, because a node may have a taint only until it has started.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct DriverSet {
     node_selector: BTreeMap<String, String>,
     affinity: Affinity,
-    tolerations: Vec<Toleration>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -54,15 +50,6 @@ struct Requirement {
     values: Vec<String>,
 }
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct Toleration {
-    key: String,
-    operator: String,
-    value: String,
-    effect: String,
-}
-
 impl DriverSet {
     /// `None` if the `DaemonSet` is not the driver's. One that cannot be read selects every node.
     pub(crate) fn read(set: Object) -> Option<Self> {
@@ -84,35 +71,16 @@ impl DriverSet {
             return None;
         }
         let fields: Option<Fields> = set.fields();
-        let everywhere = || Self {
-            tolerations: vec![Toleration {
-                operator: "Exists".to_owned(),
-                ..Toleration::default()
-            }],
-            ..Self::default()
-        };
-        Some(fields.map_or_else(everywhere, |fields| fields.spec.template.spec))
+        Some(fields.map_or_else(Self::default, |fields| fields.spec.template.spec))
     }
 
-    /// Whether its pod is to run on a node.
+    /// Whether its pod is to run on a node, by the labels and the name.
     pub(crate) fn selects(&self, node: &Node) -> bool {
         let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
         let required = &self.affinity.node_affinity.required;
         let terms = required.as_ref().map(|one| &one.node_selector_terms);
         self.node_selector.iter().all(has)
             && terms.is_none_or(|terms| terms.iter().any(|term| term.is_met(node)))
-            && node.taints.iter().all(|taint| self.tolerates(taint))
-    }
-
-    fn tolerates(&self, taint: &Taint) -> bool {
-        let keeps_out = matches!(&*taint.effect, "NoSchedule" | "NoExecute");
-        let tolerates = |one: &Toleration| {
-            let of_effect = one.effect.is_empty() || one.effect == taint.effect;
-            let of_key = one.key.is_empty() || one.key == taint.key;
-            let of_value = one.operator == "Exists" || one.value == taint.value;
-            of_effect && of_key && of_value
-        };
-        !keeps_out || taint.key.starts_with(TEMPORARY) || self.tolerations.iter().any(tolerates)
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use k8s_openapi::jiff::Timestamp;
 use objects::{DriverArgs, NodeName, quantity};
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,9 +35,6 @@ pub(crate) struct Node {
     pub(crate) labels: BTreeMap<String, String>,
     /// Its other taints, if it has the startup taint.
     pub(crate) startup: Option<Vec<Value>>,
-    pub(crate) taints: Vec<Taint>,
-    /// When the object was made, unless that cannot be read.
-    pub(crate) created: Option<Timestamp>,
     /// Its machine, unless the kubelet named none.
     pub(crate) machine: Option<Machine>,
 }
@@ -51,7 +47,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// The ids as the controller remembers them.
+    /// The ids as [`fmt::Display`] writes them.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (machine_id, system_uuid) = text.split_once(' ')?;
         Some(Self {
@@ -65,14 +61,6 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.machine_id, self.system_uuid)
     }
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Taint {
-    pub(crate) key: String,
-    #[serde(default)]
-    pub(crate) value: String,
-    pub(crate) effect: String,
 }
 
 impl Node {
@@ -104,16 +92,12 @@ impl Node {
         let identity = Identity::of(&node);
         let name: NodeName = node.meta.name.clone()?.parse().ok()?;
         let labels = node.meta.labels.clone().unwrap_or_default();
-        let created = node.created.parse().ok();
         let fields: Option<Fields> = node.fields();
         let (taints, info) = match fields {
             Some(Fields { spec, status }) => (spec.taints, status.node_info),
             None => (None, Info::default()),
         };
         let taints = taints.unwrap_or_default();
-        let known = taints.iter();
-        let known = known.filter_map(|taint| serde_json::from_value(taint.clone()).ok());
-        let known = known.collect();
         let machine = [info.machine_id, info.system_uuid].map(id);
         let key = startup_taint(driver);
         let (ours, others): (Vec<Value>, _) = taints
@@ -125,8 +109,6 @@ impl Node {
             label: labels.get(&driver.topology_key).cloned(),
             labels,
             startup: (!ours.is_empty()).then_some(others),
-            taints: known,
-            created,
             machine: match machine {
                 [Some(machine_id), Some(system_uuid)] => Some(Machine {
                     machine_id,

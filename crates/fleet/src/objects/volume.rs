@@ -1,6 +1,5 @@
 //! Volumes.
 
-use k8s_openapi::jiff::Timestamp;
 use objects::{DriverArgs, ObjectId, VolumeId};
 use serde::Deserialize;
 
@@ -32,8 +31,6 @@ pub(crate) struct Volume {
     pub(crate) id: VolumeId,
     /// The value of the topology key that the volume requires of its node.
     pub(crate) place: String,
-    /// When the object was made, unless that cannot be read.
-    pub(crate) created: Option<Timestamp>,
 }
 
 /// The fate of the data after the claim is deleted.
@@ -100,7 +97,6 @@ impl Volume {
         let (identity, deleting) = (Identity::of(&volume), volume.deleting);
         let finalizers = std::mem::take(&mut volume.finalizers);
         let released = [RELEASED, POLICY_BEFORE].map(|key| volume.annotation(key));
-        let created = volume.created.parse().ok();
         let Fields { spec, status } = volume.fields()?;
         if spec.csi.driver != driver.driver_name {
             return None;
@@ -126,7 +122,6 @@ impl Volume {
                 .node_affinity
                 .required
                 .only_value(&driver.topology_key)?,
-            created,
         })
     }
 }

@@ -61,37 +61,36 @@ fn server(requests: &Requests) -> Writer {
     Writer::new(client, World::empty().driver, None)
 }
 
+fn known(names: &[&str]) -> Arc<BTreeSet<String>> {
+    let names: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    Arc::new(names)
+}
+
 /// Proves: F8, F9, F11.
 #[tokio::test]
 async fn a_node_that_the_watches_do_not_show_yet_is_found() {
     let requests = Requests::default();
     let writer = server(&requests);
-    let known = |names: &[&str]| {
-        let names: BTreeSet<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        Arc::new(names)
-    };
     let long = "x".repeat(63);
     let both = known(&["node1", "renamed"]);
     let other = |place: Option<&str>, known: &Arc<BTreeSet<String>>| Live::NoOtherNode {
         place: place.map(str::to_owned),
         known: Arc::clone(known),
     };
+    let silent = Live::Retired {
+        node: "node1".into(),
+        pages: Vec::new(),
+        volume: VolumeId::new(PoolId::random(), &"pv".parse().unwrap()),
+    };
     for (fact, holds) in [
-        (
-            Live::Retired {
-                node: "node1".into(),
-                pages: Vec::new(),
-                volume: VolumeId::new(PoolId::random(), &"pv".parse().unwrap()),
-            },
-            false,
-        ),
+        (silent, false),
         (Live::NoNode("node1".into()), false),
         (Live::NoNode("renamed".into()), false),
         (Live::NoNode("node3".into()), true),
         (Live::NoPlace("node1".into()), false),
         (Live::NoPlace("place".into()), false),
         (Live::NoPlace("node3".into()), true),
-        (Live::NoPlace(long.clone()), true),
+        (Live::NoPlace(long), true),
         (other(Some("node3"), &both), true),
         (other(Some("place"), &both), false),
         (other(None, &both), true),
@@ -106,16 +105,27 @@ async fn a_node_that_the_watches_do_not_show_yet_is_found() {
         };
         assert_eq!(answer, expected, "{fact:?}");
     }
+}
 
-    // The steps of a round share the answers, and a made-up name costs no list of all nodes.
-    requests.lock().unwrap().clear();
+/// A made-up name costs no list of all nodes.
+///
+/// Proves: F8.
+#[tokio::test]
+async fn the_steps_of_a_round_share_the_answers() {
+    let requests = Requests::default();
+    let writer = server(&requests);
+    let long = "x".repeat(63);
     let shared = Shared::default();
+    let other = Live::NoOtherNode {
+        place: Some("node3".into()),
+        known: known(&["node1", "renamed"]),
+    };
     for fact in [
         Live::NoPlace("node3".into()),
         Live::NoPlace("node3".into()),
         Live::NoPlace(long.clone()),
         Live::NoPlace(long),
-        other(Some("node3"), &both),
+        other,
     ] {
         writer.server.confirm(&fact, &shared).await.unwrap();
     }

@@ -129,7 +129,7 @@ fn a_release_that_cannot_go_on_delays_no_other_node() {
             for step in world.due().steps {
                 seen.insert(step.about.object.name.clone());
                 let ended = Ended {
-                    releases: step.releases(),
+                    releases: step.releases().map(str::to_owned),
                     begins: step.begins(),
                     report: step.change.is_none(),
                     uid: step.about.object.uid,
@@ -140,5 +140,107 @@ fn a_release_that_cannot_go_on_delays_no_other_node() {
             }
         }
         assert!(seen.contains("second"), "the first is {claim}: {seen:?}");
+    }
+}
+
+/// Proves: F9.
+#[test]
+fn a_volume_that_is_found_after_its_claim_was_deleted_stays() {
+    let cases: [Case; 2] = [
+        ("in a pool of another node", |w| {
+            let item = w.moved();
+            w.page("node7", |page| page.pools[0].volumes.push(item));
+        }),
+        ("with the lost machine", |w| {
+            w.machine("node99", "machine1", "system1");
+        }),
+    ];
+    for (place, change) in cases {
+        let mut world = lost();
+        let mut released = retained();
+        merge(&mut released, json!({"status": {"phase": "Released"}}));
+        world.pv(released);
+        world.view.claims.clear();
+        change(&mut world);
+        assert_eq!(world.wait(45), ["ReleaseWaits"], "{place}");
+    }
+}
+
+/// Proves: F9.
+#[test]
+fn a_begun_release_that_stops_is_reported() {
+    let cases: [(Case, &str); 4] = [
+        (
+            ("a finalizer of somebody else", |w| {
+                let finalizers = ["kubernetes.io/pvc-protection", "me/too"];
+                w.bound(json!({"metadata": {"finalizers": finalizers}}), retained());
+            }),
+            "ReleaseWaits",
+        ),
+        (
+            ("a pod that holds the claim", |w| {
+                let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+                w.bound(deleting, retained());
+            }),
+            "ReleaseWaits",
+        ),
+        (
+            ("a node that is back without its driver", |w| {
+                w.pv(retained());
+                w.node(HERE, &json!({}));
+            }),
+            "ReleaseKept",
+        ),
+        (
+            ("a node that has the place by its label", |w| {
+                w.pv(retained());
+                w.node("renamed", &json!({"topology.rootcellar.dev/node": HERE}));
+            }),
+            "ReleaseKept",
+        ),
+    ];
+    for ((reason, change), report) in cases {
+        let mut world = lost();
+        change(&mut world);
+        assert_eq!(world.wait(45), [report], "{reason}");
+    }
+}
+
+/// Proves: F9.
+#[test]
+fn a_release_that_the_api_server_refuses_is_reported() {
+    for outcome in [Outcome::Refused, Outcome::Unanswered] {
+        let mut world = lost();
+        world.wait(30);
+        let mut reports = Vec::new();
+        for _ in 0..40 {
+            world.after(60).read_again();
+            for step in world.due().steps {
+                reports.extend(step.report.clone().filter(|_| step.change.is_none()));
+                let ended = ended(step, outcome);
+                world.memory.ended(&ended, world.now);
+            }
+        }
+        let reasons: Vec<_> = reports.iter().map(Report::reason).collect();
+        assert_eq!(reasons, ["ReleaseWaits", "ReleaseWaits"], "{outcome:?}");
+    }
+}
+
+/// The end of a step, as the program takes note of it.
+fn ended(step: Step, outcome: Outcome) -> Ended {
+    let failed = step.releases().is_some() && outcome != Outcome::Done;
+    Ended {
+        releases: step.releases().map(str::to_owned),
+        begins: step.begins(),
+        report: step.change.is_none(),
+        waits: failed.then(|| Report::ReleaseWaits {
+            why: "refused".to_owned(),
+        }),
+        outcome: if step.change.is_none() {
+            Outcome::Done
+        } else {
+            outcome
+        },
+        uid: step.about.object.uid,
     }
 }

@@ -25,6 +25,7 @@ fn a_retired_pool_is_lost_after_minutes_unless_it_is_adopted() {
     let due = world.due();
     let asks = |fact: &Live| matches!(fact, Live::Retired { node, .. } if node == HERE);
     assert!(due.steps[0].confirm.iter().any(asks), "{:?}", due.steps);
+    world.memory.released(None, world.now);
     world.pv(retained());
     assert_eq!(world.wait(1), ["delete data-db-0"]);
     world.page(HERE, |_| {});

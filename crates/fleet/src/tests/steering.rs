@@ -313,7 +313,7 @@ fn writes_of_one_claim_back_off_to_five_minutes() {
 #[test]
 fn a_step_that_failed_is_done_again() {
     let ended = |report, outcome| Ended {
-        releases: false,
+        releases: None,
         uid: "uid-new".into(),
         report,
         begins: false,
