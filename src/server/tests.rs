@@ -2,10 +2,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::SystemTime;
 
 use linux::os::{Observer, Os, Step};
-use page::signature::{Distrust, HEADER, Key, Request, SCHEME};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -21,6 +19,7 @@ use crate::csi::node_client::NodeClient;
 use crate::pool::PoolOptions;
 use crate::volume::Seams;
 
+mod inventory;
 mod turns;
 
 /// A server in this process.
@@ -394,94 +393,4 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     server.stop.send(()).unwrap();
     server.ended.await.unwrap().unwrap();
     volumes.stop();
-}
-
-/// Proves: SV10.
-#[tokio::test]
-async fn the_inventory_answers_requests_that_are_signed_with_the_key_of_the_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let (path, gone) = (dir.path().join("pool"), dir.path().join("gone"));
-    std::fs::create_dir(&path).unwrap();
-    let pools = [
-        format!("fast={},init,any-filesystem", path.display()),
-        format!("gone={}", gone.display()),
-    ];
-    let pools = pools.iter().map(|pool| pool.parse().unwrap()).collect();
-    let volumes = volumes(dir.path(), pools);
-    let server = Running::serve(dir, volumes).await;
-    until_ready(&server.connect().await).await;
-    let file = server.dir.path().join("key");
-    let ask = async |authorization: &str| {
-        let header = format!("/inventory HTTP/1.1\r\nAuthorization: {authorization}\r\nX:");
-        server.get(&header).await
-    };
-    let (now, long) = (SystemTime::now(), "0123456789abcdef");
-    let sign = |key: &str, node: &str| {
-        let key = Key::new(key.as_bytes()).unwrap();
-        Request::new(node, now).authorization(&key)
-    };
-    let another = "another-0123456789";
-    let cases: [(Option<&str>, String, &str); 9] = [
-        (None, sign(long, "n1"), "503"),
-        (Some("short"), "Bearer short".into(), "503"),
-        (Some(""), "Bearer ".into(), "503"),
-        (Some("0123456789abcdef\n"), sign(long, "n1"), "200"),
-        (Some(long), sign(another, "n1"), "401"),
-        (Some(long), sign(long, "n2"), "401"),
-        (Some(long), format!("Bearer {long}"), "401"),
-        (Some(long), String::new(), "401"),
-        (Some(another), sign(another, "n1"), "200"),
-    ];
-    for (text, given, code) in cases {
-        let _ = std::fs::remove_file(&file);
-        if let Some(text) = text {
-            std::fs::write(&file, text).unwrap();
-        }
-        let answer = ask(&given).await;
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {code} ")),
-            "{text:?}, {given:?}: {answer}"
-        );
-        assert!(code == "200" || !answer.contains("fast"), "{answer}");
-        let names_scheme = answer.contains(&format!("www-authenticate: {SCHEME}\r\n"));
-        assert_eq!(names_scheme, code == "401", "{answer}");
-    }
-    let key = Key::new(another.as_bytes()).unwrap();
-    // The answer to a controller whose clock shows a time.
-    let hear = async |at: SystemTime| {
-        let request = Request::new("n1", at);
-        let answer = ask(&request.authorization(&key)).await;
-        let (headers, body) = answer.split_once("\r\n\r\n").unwrap();
-        let start = format!("{HEADER}: ");
-        let signature = headers.lines().find_map(|line| line.strip_prefix(&start));
-        let signature = signature.unwrap().as_bytes();
-        (
-            request.verify(&key, signature, body.as_bytes(), at),
-            body.to_owned(),
-        )
-    };
-    let hour = Duration::from_hours(1);
-    for (at, is_ahead) in [(now - hour, true), (now + hour, false)] {
-        let (heard, body) = hear(at).await;
-        match heard {
-            Err(Distrust::Ahead(_)) => assert!(is_ahead),
-            Err(Distrust::Behind(_)) => assert!(!is_ahead),
-            _ => panic!("{heard:?}"),
-        }
-        assert!(!body.contains("fast"), "{body}");
-    }
-    let (heard, body) = hear(now).await;
-    assert_eq!(heard, Ok(()));
-    let inventory: objects::inventory::Inventory = serde_json::from_str(&body).unwrap();
-    assert_eq!(inventory.node.as_str(), "n1");
-    let pools: Vec<_> = inventory
-        .pools
-        .iter()
-        .map(|pool| (&*pool.name, pool.id.is_some(), pool.complete, pool.empty))
-        .collect();
-    assert_eq!(
-        pools,
-        [("fast", true, true, false), ("gone", false, false, true)]
-    );
-    server.stop.send(()).unwrap();
 }
