@@ -1,7 +1,7 @@
 //! The inventory of the node.
 
-use objects::NodeName;
 use objects::inventory::Inventory;
+use objects::{NodeName, PoolId};
 
 use crate::error::Result;
 use crate::volume::volumes::Volumes;
@@ -11,15 +11,20 @@ impl Volumes {
         &self.settings.node
     }
 
-    /// The pools of the node with their volumes and snapshots, and the retired pools. It asks no disk but that of the
-    /// state directory.
+    /// The pools of the node with their volumes and snapshots, and the pools that are not served. It asks no disk but that of
+    /// the state directory.
     pub fn inventory(&self) -> Result<Inventory> {
+        let pools: Vec<_> = self.pools().iter().map(|pool| pool.inventory()).collect();
+        let is_served = |id: &PoolId| pools.iter().any(|pool| pool.id == Some(*id));
+        let mut unserved = self.memory.held()?;
+        unserved.retain(|id| !is_served(id));
         Ok(Inventory {
             node: self.settings.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             loaded: self.is_loaded(),
-            pools: self.pools().iter().map(|pool| pool.inventory()).collect(),
+            pools,
             retired: self.memory.retired()?.into_iter().collect(),
+            unserved: Some(unserved.into_iter().collect()),
         })
     }
 }

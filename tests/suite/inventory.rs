@@ -92,6 +92,25 @@ fn a_pool_that_is_away_is_named_and_incomplete() {
     assert!(!pool.complete && !ids(&pool).contains(&volume.id));
 }
 
+/// Proves: SV11.
+#[test]
+fn a_pool_that_is_not_configured_any_more_is_listed_until_it_is_retired() {
+    let (node, fakes) = (Node::new(), Fakes::default());
+    let volumes = node.volumes(&fakes);
+    let id = only_pool(&volumes).id.unwrap();
+    assert_eq!(volumes.inventory().unwrap().unserved, Some(vec![]));
+    drop(volumes);
+    let volumes = node.volumes_of(&[], &fakes);
+    let inventory = volumes.inventory().unwrap();
+    assert_eq!(inventory.unserved, Some(vec![id]));
+    assert!(inventory.pools.is_empty() && inventory.retired.is_empty());
+    fs::rename(node.pool(), node.path("away")).unwrap();
+    retired(&node, id);
+    let inventory = volumes.inventory().unwrap();
+    assert_eq!(inventory.unserved, Some(vec![]));
+    assert_eq!(inventory.retired, [id]);
+}
+
 fn retired(node: &Node, id: PoolId) -> PoolId {
     let state = node.settings(&[]).state_dir;
     let memory = Memory::open(Os::default(), &state).unwrap();

@@ -46,12 +46,15 @@ pub(crate) fn shows(inventory: &Inventory, id: PoolId, retired: bool) -> Option<
     })
 }
 
-/// Whether a page lists every volume that its node has. A retired pool, and a path that never held one, have none.
+/// Whether a page lists every volume that its node has. A retired pool, and a path that never held one, have none. A pool
+/// that the configuration lacks may have some, and an older driver does not name such pools.
 pub(crate) fn lists_all(inventory: &Inventory) -> bool {
-    inventory.pools.iter().all(|pool| {
-        let lists = pool.complete && pool.quarantined == 0;
-        lists || has_none(pool, inventory)
-    })
+    let serves_all = inventory.unserved.as_ref().is_some_and(Vec::is_empty);
+    serves_all
+        && inventory.pools.iter().all(|pool| {
+            let lists = pool.complete && pool.quarantined == 0;
+            lists || has_none(pool, inventory)
+        })
 }
 
 /// Whether a page says that the pool of a volume was declared lost, and shows that no other pool has the volume.

@@ -150,15 +150,17 @@ impl<'a> Look<'a> {
         let Some(inventory) = self.pages.get(&**node) else {
             return;
         };
+        // It may have been moved to any pool of the node.
+        if !answer::lists_all(inventory) {
+            return;
+        }
         let id = volume.id.pool();
         let pools = &inventory.pools;
         let serves = pools.iter().any(|pool| pool.id == Some(id))
             && pools
                 .iter()
                 .all(|pool| pool.complete && pool.quarantined == 0);
-        // It may have been moved before its pool was retired.
-        let retired = inventory.retired.contains(&id) && answer::lists_all(inventory);
-        if !serves && !retired {
+        if !serves && !inventory.retired.contains(&id) {
             return;
         }
         let name = volume.identity.name.clone();

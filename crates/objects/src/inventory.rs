@@ -18,6 +18,9 @@ pub struct Inventory {
     pub pools: Vec<PoolInventory>,
     /// The pools that `pool retire` declared lost for good on this node.
     pub retired: Vec<PoolId>,
+    /// The pools that a path of this node held and that no configured pool is. Each may have volumes. An older driver does
+    /// not list them.
+    pub unserved: Option<Vec<PoolId>>,
 }
 
 /// A configured pool, or a member of a pool set.

@@ -113,6 +113,11 @@ impl Memory {
         Ok(self.read()?.pools.keys().cloned().collect())
     }
 
+    /// The pools that paths held last.
+    pub(crate) fn held(&self) -> Result<BTreeSet<PoolId>> {
+        Ok(self.read()?.pools.values().copied().collect())
+    }
+
     /// Whether a pool was declared lost for good.
     pub fn is_retired(&self, id: PoolId) -> Result<bool> {
         Ok(self.read()?.retired.contains(&id))

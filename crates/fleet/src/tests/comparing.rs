@@ -50,7 +50,7 @@ impl World {
         self.view.pages.insert(HERE.into(), page);
     }
 
-    fn look(&self) -> Vec<Difference> {
+    pub(super) fn look(&self) -> Vec<Difference> {
         let (volumes, contents) = (self.view.volumes.values(), self.view.contents.values());
         let named = contents.clone().filter_map(|content| match content.data {
             Data::Snapshot(id) => Some(id),

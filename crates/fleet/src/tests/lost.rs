@@ -84,6 +84,7 @@ impl World {
             loaded: true,
             pools: vec![pool(Some(PoolId::random()))],
             retired: vec![],
+            unserved: Some(vec![]),
         };
         change(&mut inventory);
         self.view

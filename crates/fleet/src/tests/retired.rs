@@ -98,6 +98,39 @@ fn a_volume_of_a_retired_pool_that_another_pool_may_have_is_not_lost() {
     }
 }
 
+/// The volume was moved from a pool that was retired to one that the configuration lacks now.
+///
+/// Proves: F10, F12.
+#[test]
+fn a_volume_that_a_pool_without_configuration_may_have_is_not_lost() {
+    let dropped = PoolId::random();
+    for unserved in [Some(vec![dropped]), None] {
+        let mut world = lost();
+        let id = world.pool;
+        world.back();
+        world.page(HERE, |page| {
+            page.retired = vec![id];
+            page.unserved.clone_from(&unserved);
+        });
+        assert!(world.wait(10).is_empty(), "{unserved:?}");
+        assert!(world.look().is_empty(), "{unserved:?}");
+        world.page(HERE, |page| page.retired = vec![id, dropped]);
+        assert_eq!(world.wait(7), ["ReleaseSoon", "retain pv"]);
+        assert!(!world.look().is_empty(), "it was retired");
+    }
+    let mut world = lost();
+    let id = world.pool;
+    world.back();
+    let serves = |page: &mut Inventory| page.pools[0].id = Some(id);
+    world.page(HERE, |page| {
+        serves(page);
+        page.unserved = Some(vec![dropped]);
+    });
+    assert!(world.look().is_empty(), "it may have been moved");
+    world.page(HERE, serves);
+    assert!(!world.look().is_empty(), "no pool may have it");
+}
+
 /// Proves: F10.
 #[test]
 fn a_retired_disk_that_is_left_has_no_volume() {
