@@ -36,6 +36,10 @@ pub(crate) fn shows(inventory: &Inventory, id: PoolId, retired: bool) -> Option<
     if !inventory.loaded {
         return Some("is loading its records".to_owned());
     }
+    let unserved = inventory.unserved.as_deref().unwrap_or_default();
+    if unserved.contains(&id) {
+        return Some("had the pool, which its configuration lacks now".to_owned());
+    }
     inventory.pools.iter().find_map(|pool| {
         let name = &pool.name;
         if has(pool, id) && !(retired && pool.unavailable.is_some()) {

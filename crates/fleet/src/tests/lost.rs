@@ -232,7 +232,7 @@ fn a_claim_that_nobody_makes_again_or_wants_released_stays() {
 }
 
 /// Nodes that may have the disk of the lost one.
-const MAY_HAVE_IT: [Case; 17] = [
+const MAY_HAVE_IT: [Case; 18] = [
     ("has the volume in a pool to which it was moved", |w| {
         let item = w.moved();
         w.page("node7", |page| page.pools[0].volumes.push(item));
@@ -244,6 +244,10 @@ const MAY_HAVE_IT: [Case; 17] = [
     ("has its disk at another pool's path", |w| {
         let id = w.pool;
         w.page("node7", |page| page.pools[0].found = Some(id));
+    }),
+    ("had the pool, which its configuration lacks now", |w| {
+        let id = w.pool;
+        w.page("node7", |page| page.unserved = Some(vec![id]));
     }),
     ("cannot read a disk", |w| {
         w.page("node7", |page| {
