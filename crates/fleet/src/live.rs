@@ -122,7 +122,7 @@ impl Server {
     async fn made_again(&self, claim: &Identity) -> Confirmed {
         let mut users = Vec::new();
         let look = |pod| {
-            let user = User::read(pod, &claim.name);
+            let user = User::read(pod).filter(|user| user.names(claim));
             let is_scheduled = user.as_ref().is_some_and(User::is_scheduled);
             users.extend(user);
             is_scheduled

@@ -20,10 +20,12 @@ pub(crate) enum Need<'a> {
     Nobody,
 }
 
-/// A pod that names a claim.
+/// A pod that names claims.
 #[derive(Debug)]
 pub(crate) struct User {
     name: String,
+    /// The claims, which are in its namespace.
+    claims: Vec<String>,
     /// Empty before it is scheduled.
     node: String,
     /// The name and the uid of its `StatefulSet`, while the pod is to stay.
@@ -38,21 +40,22 @@ pub(crate) struct Set {
     templates: Vec<String>,
 }
 
-/// Answers from the pods that name the claim, and from [their sets](sets).
+/// Answers from the pods of the claim's namespace, and from [their sets](sets).
 pub(crate) fn need<'a>(users: &'a [User], sets: &[Set], claim: &Identity) -> Need<'a> {
-    if let Some(user) = users.iter().find(|user| user.is_scheduled()) {
+    let mut users = users.iter().filter(|user| user.names(claim));
+    if let Some(user) = users.clone().find(|user| user.is_scheduled()) {
         return Need::Used {
             pod: &user.name,
             node: &user.node,
         };
     }
-    let mut makers = users.iter().filter_map(|user| {
+    let maker = users.find_map(|user| {
         let (name, uid) = user.set.as_ref()?;
         let mut sets = sets.iter().filter(|set| set.uid == *uid);
         sets.any(|set| set.makes(&user.name, &claim.name))
             .then_some(&**name)
     });
-    makers.next().map_or(Need::Nobody, |set| Need::Made { set })
+    maker.map_or(Need::Nobody, |set| Need::Made { set })
 }
 
 /// The names of the `StatefulSets` that have the pods. A name that no object can have would change the path of a request.
@@ -63,8 +66,8 @@ pub(crate) fn sets(users: &[User]) -> BTreeSet<&str> {
 }
 
 impl User {
-    /// `None` for a pod that does not name the claim, which is in the namespace of the pod.
-    pub(crate) fn read(pod: Object, claim: &str) -> Option<Self> {
+    /// `None` for a pod without claims.
+    pub(crate) fn read(pod: Object) -> Option<Self> {
         #[derive(Deserialize)]
         struct Fields {
             spec: Spec,
@@ -92,15 +95,26 @@ impl User {
         let set = pod.controller().cloned().filter(|_| !pod.deleting);
         let set = set.filter(|owner| owner.kind == "StatefulSet");
         let Fields { spec } = pod.fields()?;
-        let names = |volume: &PodVolume| match &volume.persistent_volume_claim {
-            Some(named) => named.claim_name == claim,
-            None => volume.ephemeral.is_some() && format!("{name}-{}", volume.name) == claim,
-        };
-        spec.volumes.iter().any(names).then(|| Self {
+        let claims = spec.volumes.into_iter().filter_map(|volume| {
+            let claim = volume.persistent_volume_claim.map(|named| named.claim_name);
+            claim.or_else(|| {
+                Some(format!(
+                    "{name}-{}",
+                    volume.ephemeral.and(Some(volume.name))?
+                ))
+            })
+        });
+        let claims: Vec<String> = claims.collect();
+        (!claims.is_empty()).then(|| Self {
             node: spec.node_name.unwrap_or_default(),
             set: set.map(|owner| (owner.name, owner.uid)),
+            claims,
             name,
         })
+    }
+
+    pub(crate) fn names(&self, claim: &Identity) -> bool {
+        self.claims.contains(&claim.name)
     }
 
     pub(crate) fn is_scheduled(&self) -> bool {

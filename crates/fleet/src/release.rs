@@ -80,15 +80,16 @@ pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Du
     let Some(claim) = claim(volume, view) else {
         return Verdict::Rest;
     };
-    let of_policy = matches!(
-        volume.policy,
-        Policy::Delete | Policy::Retain | Policy::Released
-    );
-    if volume.deleting || !opted || !of_policy {
+    if !opted {
         return Verdict::Rest;
     }
-    if claim.deleting || claim.held {
-        return stuck(volume, claim);
+    match unfit(volume, claim) {
+        None => {}
+        Some(why @ (Unfit::ClaimInDeletion | Unfit::Held)) if volume.policy == Policy::Released => {
+            let why = why.to_string();
+            return Verdict::Refuse(of(claim), Report::ReleaseWaits { why });
+        }
+        Some(_) => return Verdict::Rest,
     }
     match standing {
         Standing::Here => Verdict::Rest,
@@ -133,26 +134,12 @@ fn ways(volume: &Volume) -> Option<[Command; 2]> {
 }
 
 /// The claim of a bound volume, if each names the other.
-fn claim<'a>(volume: &Volume, view: &'a View) -> Option<&'a Claim> {
+pub(crate) fn claim<'a>(volume: &Volume, view: &'a View) -> Option<&'a Claim> {
     let owner = volume.claim.as_ref()?;
     let claim = view.claims.get(&owner.key())?;
     let mutual = owner.is(&owner.key(), &claim.identity.uid)
         && claim.volume.as_deref() == Some(&*volume.identity.name);
     (mutual && claim.bound && volume.phase == Phase::Bound).then_some(claim)
-}
-
-/// A release that was begun and whose claim cannot be deleted is reported.
-fn stuck(volume: &Volume, claim: &Claim) -> Verdict {
-    if volume.policy != Policy::Released {
-        return Verdict::Rest;
-    }
-    let why = if claim.held {
-        "the claim has a finalizer of somebody else, who has to remove it"
-    } else {
-        "the claim is being deleted, and a pod on a node names it; cordon the node and delete the pod"
-    };
-    let why = why.to_owned();
-    Verdict::Refuse(of(claim), Report::ReleaseWaits { why })
 }
 
 /// An early word about a pool that was retired, because `pool adopt` still takes it back.
@@ -176,11 +163,50 @@ fn go_on(volume: &Volume, claim: &Claim, cause: Loss, lost: &Lost<'_>) -> Verdic
         Elsewhere::Unread => return Verdict::Rest,
         Elsewhere::Maybe(report) => return Verdict::Refuse(of(claim), report),
     }
+    Verdict::Write(next(volume, claim, absence))
+}
+
+/// Why a lost volume and its claim, which name each other, are not released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unfit {
+    #[error("the PersistentVolume is being deleted")]
+    VolumeInDeletion,
+    #[error("the claim is being deleted; a pod on a node may name it")]
+    ClaimInDeletion,
+    #[error("the claim has a finalizer of somebody who needs it")]
+    Held,
+    #[error(
+        "an earlier version began the release, and noted no claim; remove the annotation {POLICY_BEFORE} first"
+    )]
+    BegunBefore,
+    #[error("the policy of the PersistentVolume is neither Delete nor Retain")]
+    OtherPolicy,
+}
+
+pub(crate) fn unfit(volume: &Volume, claim: &Claim) -> Option<Unfit> {
+    let of_policy = match volume.policy {
+        Policy::Delete | Policy::Retain | Policy::Released => None,
+        Policy::ReleasedBefore => Some(Unfit::BegunBefore),
+        Policy::Other => Some(Unfit::OtherPolicy),
+    };
+    if volume.deleting {
+        Some(Unfit::VolumeInDeletion)
+    } else if claim.deleting {
+        Some(Unfit::ClaimInDeletion)
+    } else if claim.held {
+        Some(Unfit::Held)
+    } else {
+        of_policy
+    }
+}
+
+/// The next step of a release: Retain first, and then the deletion of the claim.
+pub(crate) fn next(volume: &Volume, claim: &Claim, absence: Vec<Live>) -> Step {
     let mut confirm = vec![Live::MadeAgain(claim.identity.clone())];
     let node = volume.place.clone();
     if volume.policy == Policy::Delete {
         confirm.extend(absence);
-        return Verdict::Write(Step {
+        return Step {
             about: About::volume(volume),
             confirm,
             change: Some(Change::Retain {
@@ -188,19 +214,19 @@ fn go_on(volume: &Volume, claim: &Claim, cause: Loss, lost: &Lost<'_>) -> Verdic
             }),
             report: Some(Report::ReleaseBegun { node }),
             event_on: Some(of(claim)),
-        });
+        };
     }
     confirm.push(Live::Retained(volume.identity.clone()));
     // The absence is asked for last, right before the write.
     confirm.extend(absence);
     let volume = volume.identity.name.clone();
-    Verdict::Write(Step {
+    Step {
         about: of(claim),
         confirm,
         change: Some(Change::Delete),
         report: Some(Report::ReleasedClaim { volume, node }),
         event_on: None,
-    })
+    }
 }
 
 fn of(claim: &Claim) -> About {

@@ -51,7 +51,7 @@ fn a_claim_is_made_again_for_a_waiting_pod_of_its_stateful_set_alone() {
         let (mut pod, mut set) = waiting();
         merge(&mut pod, of_pod.parse().unwrap());
         merge(&mut set, of_set.parse().unwrap());
-        let users = Vec::from_iter(User::read(object(&pod), &claim.name));
+        let users = Vec::from_iter(User::read(object(&pod)));
         let found = Vec::from_iter(Set::read(object(&set)));
         assert_eq!(need(&users, &found, &claim), expected, "the pod {case}");
         assert!(sets(&users).iter().all(|name| *name == "db"), "{case}");
