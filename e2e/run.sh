@@ -80,7 +80,7 @@ step() { # NAME COMMAND [argument...]
 arch=$(dpkg --print-architecture)
 case $what in fleet | scale) kubelets='' ;; *) kubelets=1 ;; esac
 if [ -z "$kubelets" ]; then
-    step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --bin rootcellar-migrate --workspace
+    step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --workspace
 else
     step image contained hack/image.sh "$arch"
 fi
@@ -150,7 +150,7 @@ migration)
 fleet | scale)
     # Nothing renews the nodes' leases, and the scheduler calls the API server through a proxy of the test.
     export NODES='' CONTROLLERS='*,-node-lifecycle-controller,-taint-eviction-controller' SCHEDULER=''
-    export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet" MIGRATE="$target/debug/rootcellar-migrate"
+    export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet"
     if [ "$what" = fleet ]; then
         step fleet cluster fleet -test.timeout 60m -test.run TestFleet "$@"
     else

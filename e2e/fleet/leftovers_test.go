@@ -50,7 +50,9 @@ func finished(s *scenario) {
 	s.intact(file)
 }
 
-// Proves: F13.
+// planned makes the plan with the lines of docs/operations.md.
+//
+// Proves: F13, K1.
 func planned(s *scenario) {
 	m := s.extra("planned", "1G")
 	s.set("db", "late", m)
@@ -72,10 +74,21 @@ func planned(s *scenario) {
 		}
 		return ""
 	})
-	objects, plan := filepath.Join(m.dir, "objects.json"), filepath.Join(m.dir, "plan.sh")
-	s.must(os.WriteFile(objects, []byte(s.kubectl("get", "pv,pvc,pods,nodes,statefulsets,volumesnapshotcontents", "-A", "-o", "json")), 0o600))
-	_, err := command(s.Context(), os.Getenv("MIGRATE"), "gone", m.name, "--objects", objects, "--to", plan)
+	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
 	s.must(err)
+	begin := "\nkubectl delete node \"$NODE\"\n"
+	_, lines, found := strings.Cut(string(page), begin+"kubectl get pv,")
+	lines, _, ended := strings.Cut("kubectl get pv,"+lines, "\n```\n")
+	if !found || !ended {
+		s.Fatal("docs/operations.md has no lines after the deletion of a Node")
+	}
+	plan := filepath.Join(m.dir, "plan.sh")
+	report, err := command(s.Context(), "sh", "-euc", `cd "$1"; NODE=$2 PATH=$3:$PATH; `+lines, "sh",
+		m.dir, m.name, filepath.Dir(os.Getenv("FLEET")))
+	s.must(err)
+	if !strings.Contains(report, "No driver was asked") || !strings.Contains(report, ": retain claim volume\n") {
+		s.Errorf("the report: %s", report)
+	}
 	step := func(verb, step, object string) (string, error) {
 		return command(s.Context(), "sh", plan, verb, step, object)
 	}
@@ -104,8 +117,8 @@ func planned(s *scenario) {
 	s.evict("db")
 	works("do", "claim", key)
 	refuses("undo", "claim", key, "The claim was deleted")
-	// The set has made it anew, and no step touches the new one.
-	s.eventually("the claim is made anew", patience, func() string {
+	// The set has made it again, and no step touches the new one.
+	s.eventually("the claim is made again", patience, func() string {
 		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
@@ -118,7 +131,7 @@ func planned(s *scenario) {
 	works("do", "volume", key)
 	works("do", "volume", key)
 	refuses("undo", "volume", key, "rootcellar volume manifest")
-	works("do", "snapshot", "content/"+content)
+	works("do", "snapshot", "VolumeSnapshotContent/"+content)
 	works("do", "forget", s.namespace+"/waits")
 	if node := s.theClaim("waits").Annotations[selected]; node != "" {
 		s.Errorf("the claim still names %s", node)

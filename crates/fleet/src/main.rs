@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! main
-//! round                                       all decisions about a view
+//! plan, round                                 all decisions about a file, or about a view
 //! finish, release, look, machines, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
 //! write, live, view                           questions before a write, and the writes; the cluster in memory
@@ -45,6 +45,7 @@ mod makers;
 mod objects;
 mod pages;
 mod place;
+mod plan;
 mod reader;
 mod release;
 mod report;
@@ -85,6 +86,7 @@ use difference::{Differences, agreed};
 use http::Pulse;
 use list::ListArgs;
 use live::Shared;
+use plan::PlanArgs;
 use reader::Reader;
 use round::Memory;
 use settings::{Delays, Functions, Settings};
@@ -150,6 +152,13 @@ enum Command {
     /// List the nodes, their disks, their free space and the problems, from the page of the running controller
     #[command(after_help = "Example:\n  rootcellar-fleet list --namespace rootcellar-system")]
     List(ListArgs),
+
+    /// Print a shell script that releases the objects which a lost node left behind, with checks and the way back; changes
+    /// nothing
+    #[command(
+        after_help = "Example:\n  rootcellar-fleet plan node1 --objects objects.json --to plan.sh"
+    )]
+    Plan(PlanArgs),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -173,6 +182,8 @@ enum Fatal {
     Log(String),
     #[error("{0}")]
     List(#[from] list::NoList),
+    #[error("{0}")]
+    Plan(#[from] plan::NoPlan),
 }
 
 fn main() -> ExitCode {
@@ -185,13 +196,18 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    if let Some(missing) = missing_instruction() {
+    let done = if let Some(Command::Plan(plan)) = &cli.command {
+        // It needs no TLS, so every processor can run it.
+        plan.run(&cli.delays).map_err(Fatal::from)
+    } else if let Some(missing) = missing_instruction() {
         complain(&format!(
             "this processor lacks {missing}, which TLS needs; run the controller on a node that has it"
         ));
         return ExitCode::from(PROCESSOR);
-    }
-    match run(&cli) {
+    } else {
+        run(&cli)
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error);

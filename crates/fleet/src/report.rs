@@ -70,7 +70,7 @@ pub(crate) enum Report {
     ForgotNode { node: NodeName },
     #[error(
         "{absent} of {all} nodes with volumes are absent, which is more than a tenth, so nothing is finished or released \
-         without a person; see `rootcellar-migrate gone`"
+         without a person; see `rootcellar-fleet plan`"
     )]
     TooManyNodesAbsent { absent: usize, all: usize },
     #[error(

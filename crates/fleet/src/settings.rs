@@ -7,7 +7,7 @@ use objects::DriverArgs;
 
 /// The functions, each with its own switch.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[group(required = true, multiple = true)]
 pub(crate) struct Functions {
     /// Write the node of the source on unbound claims that restore a snapshot or clone a claim

@@ -8,6 +8,7 @@ mod lost;
 mod machines;
 mod makers;
 mod metrics;
+mod plan;
 mod reader;
 mod reading;
 mod released;

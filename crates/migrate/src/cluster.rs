@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use objects::ReclaimPolicy;
 use objects::manifest::ClaimMode;
+use objects::script::stream;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -31,7 +32,6 @@ pub(crate) struct Cluster {
     pub(crate) stateful_sets: Vec<Workload>,
     pub(crate) deployments: Vec<Workload>,
     pub(crate) classes: Vec<Class>,
-    pub(crate) contents: Vec<Content>,
     /// The kinds of which the input has objects.
     kinds: BTreeSet<String>,
 }
@@ -254,35 +254,6 @@ pub(crate) struct Class {
     pub(crate) allow_volume_expansion: bool,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Content {
-    pub(crate) metadata: Metadata,
-    #[serde(default)]
-    pub(crate) spec: ContentSpec,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct ContentSpec {
-    pub(crate) driver: String,
-}
-
-/// Reads values that follow each other, each an object or a list of objects.
-pub(crate) fn stream(text: &[u8]) -> Result<Vec<Value>, String> {
-    let mut all = Vec::new();
-    for value in serde_json::Deserializer::from_slice(text).into_iter::<Value>() {
-        match value.map_err(|error| format!("not JSON: {error}"))? {
-            Value::Array(values) => all.extend(values),
-            Value::Object(mut object) => match object.remove("items") {
-                Some(Value::Array(items)) => all.extend(items),
-                _ => all.push(Value::Object(object)),
-            },
-            other => return Err(format!("not an object: {other}")),
-        }
-    }
-    Ok(all)
-}
-
 fn typed<T: DeserializeOwned>(json: &Value) -> Result<T, String> {
     T::deserialize(json).map_err(|error| {
         let name = &json["metadata"]["name"];
@@ -318,16 +289,10 @@ impl Cluster {
             "StatefulSet" => self.stateful_sets.push(typed(&json)?),
             "Deployment" => self.deployments.push(typed(&json)?),
             "StorageClass" => self.classes.push(typed(&json)?),
-            "VolumeSnapshotContent" => self.contents.push(typed(&json)?),
             _ => return Ok(()),
         }
         self.kinds.insert(kind);
         Ok(())
-    }
-
-    /// Whether the input has an object of the kind.
-    pub(crate) fn has(&self, kind: &str) -> bool {
-        self.kinds.contains(kind)
     }
 
     /// A sentence for each kind that the input lacks.

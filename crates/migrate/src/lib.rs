@@ -1,11 +1,10 @@
-//! The command line `rootcellar-migrate`: plans that move the volumes of other systems into pools, or release those of a
-//! lost node. It reads files, writes only the plan, and needs neither a cluster nor privileges.
+//! The command line `rootcellar-migrate`: plans that move the volumes of other systems into pools. It reads files, writes
+//! only the plan, and needs neither a cluster nor privileges.
 
 #![forbid(unsafe_code)]
 
 mod cluster;
 mod documents;
-mod gone;
 mod plan;
 mod planned;
 mod pods;
@@ -13,12 +12,11 @@ mod pools;
 mod script;
 mod source;
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use objects::script::read;
 use objects::{DriverArgs, manifest};
 
 use cluster::{Cluster, Metadata};
@@ -29,7 +27,7 @@ use source::System;
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
 
-/// Plan the migration of volumes of other systems into pools of rootcellar, or the release of those of a lost node
+/// Plan the migration of volumes of other systems into pools of rootcellar
 #[derive(Debug, Parser)]
 #[command(name = "rootcellar-migrate", version)]
 struct Cli {
@@ -44,12 +42,6 @@ enum Command {
         after_help = "Example:\n  rootcellar-migrate plan --objects objects.json --pools pools.json --image registry.example/rootcellar:0.1.0 --claim shop/data --to plan-shop-data.sh"
     )]
     Plan(Box<Options>),
-
-    /// Print a shell script that releases the objects which a lost node left behind, with checks and the way back; changes
-    /// nothing
-    #[command(after_help = "Example:
-  rootcellar-migrate gone node1 --objects objects.json --to gone.sh")]
-    Gone(gone::Options),
 }
 
 #[derive(Debug, Args)]
@@ -188,7 +180,6 @@ pub fn main() -> ExitCode {
     };
     let done = match command {
         Command::Plan(options) => run(&options),
-        Command::Gone(options) => run_gone(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -208,37 +199,9 @@ fn run(options: &Options) -> Result<bool, String> {
     let cluster = read(&options.objects, Cluster::parse)?;
     let pools = read(&options.pools, Pools::parse)?;
     let report = Report::new(&cluster, &pools, options);
-    write(&report.script().to_string(), options.to.as_deref())?;
+    report.script().print(options.to.as_deref())?;
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
     Ok(!is_refused && !report.claims.is_empty())
-}
-
-/// Prints the plan for a lost node. False if the node left nothing behind.
-fn run_gone(options: &gone::Options) -> Result<bool, String> {
-    let cluster = read(&options.objects, Cluster::parse)?;
-    let report = gone::Report::new(&cluster, options)?;
-    write(&report.script().to_string(), options.to.as_deref())?;
-    Ok(!report.is_empty())
-}
-
-fn write(text: &str, to: Option<&Path>) -> Result<(), String> {
-    let (written, target) = match to {
-        Some(path) => (make_file(path, text), path.display().to_string()),
-        None => (io::stdout().write_all(text.as_bytes()), "stdout".to_owned()),
-    };
-    written.map_err(|error| format!("write to {target}: {error}"))
-}
-
-/// Makes a new file, or leaves none.
-fn make_file(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all());
-    if written.is_err() {
-        std::fs::remove_file(path)?;
-    }
-    written
 }
 
 /// Everything that is printed.
@@ -263,18 +226,6 @@ impl Report {
             claims: plans.collect(),
         }
     }
-}
-
-fn read<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, String>) -> Result<T, String> {
-    let mut text = Vec::new();
-    let read = if path == Path::new("-") {
-        io::stdin().lock().read_to_end(&mut text).map(|_| ())
-    } else {
-        std::fs::read(path).map(|bytes| text = bytes)
-    };
-    let shown = path.display();
-    read.map_err(|error| format!("read {shown}: {error}"))?;
-    parse(&text).map_err(|problem| format!("{shown}: {problem}"))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use linux::mount::MountOptions;
 use objects::manifest::{self, ClaimRef, Place};
+use objects::script::printable;
 use objects::{Bytes, MAX_FIELD_BYTES, ObjectId, ReclaimPolicy, VolumeId, VolumeName, quantity};
 use uuid::Uuid;
 
@@ -13,7 +14,6 @@ use crate::documents::{export_command, import_command, old_volume, pod, pod_name
 use crate::planned::{Facts, Plan, Planned};
 use crate::pods;
 use crate::pools::{Pools, is_within};
-use crate::script::printable;
 use crate::source::{self, System};
 
 /// A claim and its volume, if they are bound to each other.

@@ -1,10 +1,9 @@
 //! The pools of the nodes, as `rootcellar pool list --json` prints them.
 
 use objects::PoolId;
+use objects::script::stream;
 use serde::Deserialize;
 use serde_json::Value;
-
-use crate::cluster::stream;
 
 #[derive(Debug)]
 pub(crate) struct Pools(Vec<Listed>);

@@ -1,4 +1,3 @@
-mod gone;
 mod steps;
 
 use serde_json::{Value, json};
@@ -33,7 +32,7 @@ const FIXTURES: [(&str, &str); 9] = [
 
 fn fixture(name: &str) -> Vec<Value> {
     let (_, text) = FIXTURES.iter().find(|(of, _)| *of == name).unwrap();
-    cluster::stream(format!("{CLUSTER}{text}").as_bytes()).unwrap()
+    objects::script::stream(format!("{CLUSTER}{text}").as_bytes()).unwrap()
 }
 
 fn options(line: &str) -> Options {
@@ -45,10 +44,8 @@ fn options(line: &str) -> Options {
         "--image=registry.example/rc:1",
     ];
     let words = words.into_iter().chain(line.split_whitespace());
-    match Cli::try_parse_from(words).unwrap().command {
-        Command::Plan(options) => *options,
-        Command::Gone(_) => panic!("another command"),
-    }
+    let Command::Plan(options) = Cli::try_parse_from(words).unwrap().command;
+    *options
 }
 
 fn report(objects: &[Value], line: &str) -> Report {

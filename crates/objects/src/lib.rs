@@ -2,7 +2,7 @@
 //! and the objects of Kubernetes.
 //!
 //! A string of a request is parsed into one of these types once, and a raw string never becomes a path. Nothing here
-//! reads a disk, makes a system call, or talks to Kubernetes.
+//! talks to Kubernetes, and only [`script`] reads and writes files, which a person names.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod manifest;
 mod names;
 mod policy;
 pub mod quantity;
+pub mod script;
 pub mod table;
 
 use std::fmt;

@@ -1,6 +1,7 @@
-# shellcheck shell=sh disable=SC2154,SC2317 # the variables are of facts, which rootcellar-migrate writes above
-# The steps after a lost node. Retain comes first, so a node that comes back at any moment erases nothing. Each step and each
-# check can be repeated after an interruption. An object that was made anew since the plan is not touched.
+# shellcheck shell=sh disable=SC2154,SC2317 # the variables are of facts, which rootcellar-fleet writes above
+# The steps after a lost node. Before a claim is deleted, its volume gets Retain, so a node that comes back at any moment
+# erases nothing. Each step and each check can be repeated after an interruption. An object that was made again since the
+# plan is not touched.
 set -eu
 provisioner=external-provisioner.volume.kubernetes.io/finalizer
 snapshotter=snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection
@@ -63,8 +64,8 @@ set_policy() { # POLICY
 
 # Takes one finalizer off an object in deletion. The version stops a change that another made meanwhile.
 drop_finalizer() { # FINALIZER UID KIND/NAME
-    state=$(field "range .metadata.finalizers[*]}{@}{\"\\n\"}{end" "$3")
     version=$(field .metadata.resourceVersion "$3")
+    state=$(field "range .metadata.finalizers[*]}{@}{\"\\n\"}{end" "$3")
     rest=$(printf '%s\n' "$state" | grep -vxF "$1" | sed '/./!d; s/.*/"&"/' | paste -sd , -) || :
     kubectl patch "$3" --type merge --patch \
         "{\"metadata\": {\"uid\": \"$2\", \"resourceVersion\": \"$version\", \"finalizers\": [$rest]}}"
@@ -87,26 +88,31 @@ check_retain() {
         expect "the policy of $volume" "$(of_volume .spec.persistentVolumeReclaimPolicy)" Retain
 }
 do_retain() {
+    volume_is_gone && return
     check_gone
     same_volume
     set_policy Retain
 }
 undo_retain() {
     same_volume
-    if test -n "$claim"; then
-        expect "the claim of $volume" "$(of_claim .metadata.uid)" "$claim_uid"
-        expect "the deletion of claim $namespace/$claim" "$(of_claim .metadata.deletionTimestamp)" ''
-    fi
-    set_policy "$policy"
+    expect "the claim of $volume" "$(of_claim .metadata.uid)" "$claim_uid"
+    expect "the deletion of claim $namespace/$claim" "$(of_claim .metadata.deletionTimestamp)" ''
+    set_policy Delete
 }
 
 claim_is_gone() { is_gone "pvc/$claim" "$claim_uid" --namespace "$namespace"; }
 # A scheduled pod may still run, on a node that lost its connection.
 check_pods() {
     users=$(kubectl get pods --namespace "$namespace" --output \
-        jsonpath='{range .items[*]}{.spec.nodeName}{" "}{.metadata.name}{" "}{.spec.volumes[*].persistentVolumeClaim.claimName}{"\n"}{end}') || return
+        jsonpath='{range .items[*]}{.spec.nodeName}{" "}{.metadata.name}{" "}{.spec.volumes[*].persistentVolumeClaim.claimName}{" / "}{.spec.volumes[?(@.ephemeral)].name}{"\n"}{end}') || return
+    # After the slash are the pod's own volumes, whose claims have the names of pod and volume.
     users=$(printf '%s\n' "$users" | awk -v claim="$claim" '
-        /^[^ ]/ { for (i = 3; i <= NF; i++) if ($i == claim) print $2 " on node " $1 }')
+        /^[^ ]/ {
+            pod = ""
+            for (i = 3; i <= NF; i++)
+                if ($i == "/") pod = $2 "-"
+                else if (pod $i == claim) print $2 " on node " $1
+        }')
     test -z "$users" || fail "pods name claim $namespace/$claim: $users; delete them by force if their node is lost"
 }
 do_claim() {
@@ -127,10 +133,13 @@ undo_claim() {
 }
 
 volume_is_gone() { is_gone "pv/$volume" "$volume_uid"; }
+# A volume that was bound again is in use.
+is_released() { phase=$(of_volume .status.phase) && test "$phase" = Released; }
 do_volume() {
     volume_is_gone && return
-    check_retain
     test -z "$claim" || check_claim
+    wait_for "PersistentVolume $volume is Released" is_released
+    expect "the policy of $volume" "$(of_volume .spec.persistentVolumeReclaimPolicy)" "$policy"
     check_gone
     delete "/api/v1/persistentvolumes/$volume" "$volume_uid"
     tries=20
@@ -160,12 +169,14 @@ check_snapshot() { wait_for "content $content is deleted" content_is_gone; }
 undo_snapshot() { ! content_is_gone || fail 'The content was deleted, and cannot come back.'; }
 
 do_forget() {
+    check_forget && return
     check_gone
-    expect "the uid of claim $namespace/$claim" "$(of_claim .metadata.uid)" "$claim_uid"
     expect "the volume of claim $namespace/$claim" "$(of_claim .spec.volumeName)" ''
-    kubectl annotate pvc "$claim" --namespace "$namespace" "$selected-"
+    kubectl patch pvc "$claim" --namespace "$namespace" --type merge --patch \
+        "{\"metadata\": {\"uid\": \"$claim_uid\", \"annotations\": {\"$selected\": null}}}"
 }
 check_forget() {
+    claim_is_gone && return
     now=$(of_claim ".metadata.annotations.volume\\.kubernetes\\.io/selected-node") && test "$now" != "$node"
 }
 undo_forget() { fail 'Another node may provision the claim by now.'; }
