@@ -35,7 +35,7 @@ echo "release: binaries and images"
 hack/image.sh amd64 arm64
 for pair in amd64:x86_64 arm64:aarch64; do
     arch=${pair%:*}
-    for name in rootcellar rootcellar-migrate; do
+    for name in rootcellar rootcellar-migrate rootcellar-fleet; do
         cp "$target/${pair#*:}-unknown-linux-musl/release/$name" "$dist/$name-$version-linux-$arch"
     done
     for name in rootcellar rootcellar-fleet; do cp "$target/image/$name-$version-$arch.tar" "$dist/"; done

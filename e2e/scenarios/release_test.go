@@ -91,8 +91,7 @@ func (s *scenario) programs() {
 			s.Errorf("the bill of materials lacks %s; it has\n%s", program, targets)
 		}
 	}
-	// Only pods run the controller, so the release has no file of it but its image.
-	for _, file := range []string{"rootcellar-0.1.0-linux-*", "rootcellar-migrate-0.1.0-linux-*", "rootcellar-0.1.0-*.tar", "rootcellar-fleet-0.1.0-*.tar"} {
+	for _, file := range []string{"rootcellar-0.1.0-linux-*", "rootcellar-migrate-0.1.0-linux-*", "rootcellar-fleet-0.1.0-linux-*", "rootcellar-0.1.0-*.tar", "rootcellar-fleet-0.1.0-*.tar"} {
 		for _, arch := range []string{"amd64", "arm64"} {
 			if file := strings.Replace(file, "*", arch, 1); !strings.Contains(string(sums), "  "+file+"\n") {
 				s.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
@@ -104,7 +103,7 @@ for program in rootcellar rootcellar-migrate; do
     grep -q '^\.SH NAME' "man/man1/$program.1"
     bash -c '. "completions/$1.bash" && complete -p "$1"' bash "$program"
 done`)
-	for _, program := range []string{"rootcellar", "rootcellar-migrate"} {
+	for _, program := range []string{"rootcellar", "rootcellar-migrate", "rootcellar-fleet"} {
 		if out := s.administrator(dist, "./"+program+"-0.1.0-linux-"+runtime.GOARCH+" --version"); out != program+" 0.1.0\n" {
 			s.Errorf("%s --version says %q", program, out)
 		}
