@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use linux::fault::PathFault;
-use objects::ObjectId;
+use objects::{NameHash, ObjectId};
 use tokio::runtime::Runtime;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
@@ -118,4 +118,34 @@ pub(super) fn parse_id<I: ObjectId>(text: &str) -> Result<I, String> {
     let object = I::OBJECT;
     let problem = || format!("it is not the id of a {object}; rootcellar {object} show prints it");
     I::parse(text).ok_or_else(problem)
+}
+
+/// An object by its id, or by the hash with which the id ends. The events of the controller have hashes, because an id
+/// has that of the pool too.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Named<I> {
+    Id(I),
+    Hash(NameHash),
+}
+
+pub(super) fn parse_named<I: ObjectId>(text: &str) -> Result<Named<I>, String> {
+    match NameHash::parse(text) {
+        Some(hash) => Ok(Named::Hash(hash)),
+        None => parse_id(text).map(Named::Id),
+    }
+}
+
+impl<I: ObjectId> Named<I> {
+    /// The id. `all` are the objects that a hash may be of.
+    pub(super) fn id<E>(self, all: impl FnOnce() -> Result<Vec<I>, E>) -> Result<Option<I>, E> {
+        let hash = match self {
+            Self::Id(id) => return Ok(Some(id)),
+            Self::Hash(hash) => hash,
+        };
+        let mut found = all()?.into_iter().filter(|id| id.hash() == hash);
+        let first = found.next();
+        // A hash is of one pool's object, unless somebody wrote the record of another one.
+        let is_alone = found.all(|other| Some(other) == first);
+        Ok(first.filter(|_| is_alone))
+    }
 }

@@ -6,18 +6,21 @@ use objects::{ObjectId, SnapshotId, VolumeId};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::client::{Server, ServerArgs, parse_id, print_refusal};
+use super::client::{Named, Server, ServerArgs, parse_named, print_refusal};
 use super::output::print;
 use crate::admin::DeleteNowRequest;
 use crate::admin::admin_client::AdminClient;
 use crate::csi;
 use crate::error::Result;
 
+/// How many ids are asked for at once: fewer bytes than a message of gRPC may have.
+const PAGE: i32 = 1000;
+
 #[derive(Debug, Args)]
-pub(super) struct DeleteArgs<I: ObjectId + Send + Sync + 'static> {
-    /// Delete the one with this id, as printed by show
-    #[arg(value_parser = parse_id::<I>)]
-    id: I,
+pub(super) struct DeleteArgs<I: Listed> {
+    /// Delete the one with this id, as printed by show, or with the hash at the end of the id
+    #[arg(value_parser = parse_named::<I>)]
+    id: Named<I>,
 
     /// Delete it for good, even if its pool keeps deleted ones for a grace period
     #[arg(long)]
@@ -76,15 +79,73 @@ async fn delete_now(admin: &mut AdminClient<Channel>, id: String) -> Result<(), 
     admin.delete_now(DeleteNowRequest { id }).await.map(drop)
 }
 
-impl<I: ObjectId + Send + Sync + 'static> DeleteArgs<I> {
+/// The ids of a kind, as the server lists them.
+pub(super) trait Listed: ObjectId + Send + Sync + 'static {
+    /// The ids of a page, and the token of the next one.
+    fn page(server: &mut Server, token: String) -> Result<(Vec<Self>, String), Status>;
+
+    fn all(server: &mut Server) -> Result<Vec<Self>, Status> {
+        let (mut all, mut token) = (Vec::new(), String::new());
+        loop {
+            let (ids, next) = Self::page(server, token)?;
+            all.extend(ids);
+            if next.is_empty() {
+                return Ok(all);
+            }
+            token = next;
+        }
+    }
+}
+
+impl Listed for VolumeId {
+    fn page(server: &mut Server, token: String) -> Result<(Vec<Self>, String), Status> {
+        let request = csi::ListVolumesRequest {
+            max_entries: PAGE,
+            starting_token: token,
+        };
+        let page = server.controller.list_volumes(request);
+        let page = server.runtime.block_on(page)?.into_inner();
+        let ids = page.entries.into_iter().filter_map(|entry| entry.volume);
+        let ids = ids.filter_map(|volume| Self::parse(&volume.volume_id));
+        Ok((ids.collect(), page.next_token))
+    }
+}
+
+impl Listed for SnapshotId {
+    fn page(server: &mut Server, token: String) -> Result<(Vec<Self>, String), Status> {
+        let request = csi::ListSnapshotsRequest {
+            max_entries: PAGE,
+            starting_token: token,
+            ..Default::default()
+        };
+        let page = server.controller.list_snapshots(request);
+        let page = server.runtime.block_on(page)?.into_inner();
+        let ids = page.entries.into_iter().filter_map(|entry| entry.snapshot);
+        let ids = ids.filter_map(|snapshot| Self::parse(&snapshot.snapshot_id));
+        Ok((ids.collect(), page.next_token))
+    }
+}
+
+impl<I: Listed> DeleteArgs<I> {
     /// Runs `delete`, which gets the object first: to the server, the deletion of an absent object is
     /// a success, but to a person it is a mistake.
     fn run(
         &self,
         delete: impl Fn(&mut Server, String, bool) -> Result<(), Status>,
     ) -> Result<bool> {
-        let (object, id) = (I::OBJECT, self.id);
+        let object = I::OBJECT;
         let mut server = self.server.connect()?;
+        let id = match self.id.id(|| I::all(&mut server)) {
+            Ok(Some(id)) => id,
+            Ok(None) => {
+                eprintln!("rootcellar: no {object} or several have this hash; give the id");
+                return Ok(false);
+            }
+            Err(status) => {
+                print_refusal(&status);
+                return Ok(false);
+            }
+        };
         if let Err(status) = delete(&mut server, id.to_string(), self.now) {
             print_refusal(&status);
             return Ok(false);

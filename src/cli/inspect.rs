@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use linux::os::Os;
 use linux::quota::Enforcement;
-use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId, table};
+use objects::{Bytes, NameHash, ObjectId, PoolId, SnapshotId, VolumeId, table};
 use serde_json::{Map, Value, json};
 
 use super::output::print;
@@ -45,7 +45,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// Show the one with this id or name, as printed by list
+    /// Show the one with this id or name, as printed by list, or with the hash at the end of the id
     id: String,
 
     #[command(flatten)]
@@ -197,22 +197,27 @@ pub(super) fn show<K: Kind>(args: &ShowArgs) -> Result<bool> {
     Ok(true)
 }
 
-/// The object with an id, or with a name that is unique among the pools.
+/// The object with an id, with the hash at the end of its id, or with a name that is unique among the pools.
 pub(super) fn find<'a, K: Kind + 'a>(
     pools: &'a [PoolContents],
     text: &str,
 ) -> Result<Option<(&'a PoolContents, &'a Held<K>)>> {
     let mut found = Vec::new();
+    let hash = NameHash::parse(text);
     for contents in pools {
         let id = contents.pool.id.and_then(|pool| id_in::<K>(pool, text));
         if let Some(quarantined) = id.and_then(|id| contents.quarantined_as::<K>(id)) {
             return Err(quarantined.error(&contents.pool.path).into());
         }
         // A moved volume has the id that it got in another pool.
-        let is_asked = |record: &K| Some(record.id()) == id || record.name().to_string() == text;
+        let is_asked = |record: &K| {
+            Some(record.id()) == id
+                || Some(record.id().hash()) == hash
+                || record.name().to_string() == text
+        };
         let held = K::all(contents).iter();
-        let mut held = held.filter(|held| is_asked(&held.entry.record));
-        found.extend(held.next().map(|held| (contents, held)));
+        let held = held.filter(|held| is_asked(&held.entry.record));
+        found.extend(held.map(|held| (contents, held)));
     }
     if let [_, _, ..] = found[..] {
         let ids = found.iter().map(|(_, held)| held.entry.record.id());

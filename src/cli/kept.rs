@@ -4,18 +4,18 @@ use clap::Args;
 use objects::{DriverArgs, ObjectId, SnapshotId, VolumeId, VolumeName};
 use uuid::Uuid;
 
-use super::client::{ServerArgs, parse_id, print_refusal};
+use super::client::{Named, ServerArgs, parse_id, parse_named, print_refusal};
 use super::inspect::InspectArgs;
 use super::manifest;
 use super::output::print;
 use crate::admin::{PurgeRequest, UndeleteRequest, UndeleteResponse};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 #[derive(Debug, Args)]
 pub(super) struct UndeleteArgs {
-    /// Bring back those with these ids, as printed by list --deleted
-    #[arg(value_parser = parse_id::<VolumeId>, required = true)]
-    ids: Vec<VolumeId>,
+    /// Bring back those with these ids, as printed by list --deleted, or with the hashes at the ends of the ids
+    #[arg(value_parser = parse_named::<VolumeId>, required = true)]
+    ids: Vec<Named<VolumeId>>,
 
     /// Give the volume this name, and with it another id, because its own is taken
     #[arg(long = "as", value_name = "NAME")]
@@ -110,10 +110,27 @@ fn outcome(undeleted: &UndeleteResponse) -> String {
     }
 }
 
+/// The id of a volume, which a repeated command finds among the others.
+fn volume(named: Named<VolumeId>, inspect: &InspectArgs) -> Result<VolumeId> {
+    let all = || -> Result<Vec<VolumeId>> {
+        let pools = inspect.contents()?;
+        let kept = pools.iter().flat_map(|contents| &contents.kept_volumes);
+        let volumes = pools.iter().flat_map(|contents| &contents.volumes);
+        let ids = kept.map(|deleted| deleted.record.id);
+        Ok(ids
+            .chain(volumes.map(|held| held.entry.record.id))
+            .collect())
+    };
+    let found = named.id(all)?;
+    found.ok_or_else(|| Error::invalid("ID", "no volume or several have this hash; give the id"))
+}
+
 /// Brings back volumes, and prints the objects of those that came back.
 pub(super) fn undelete_volumes(args: &UndeleteArgs) -> Result<bool> {
     let name = args.name.as_ref();
-    undelete(&args.server, &args.ids, args.entry, name, |undeleted| {
+    let ids = args.ids.iter().map(|named| volume(*named, &args.inspect));
+    let ids = ids.collect::<Result<Vec<_>>>()?;
+    undelete(&args.server, &ids, args.entry, name, |undeleted| {
         eprintln!("rootcellar: volume {}", outcome(undeleted));
         manifest::print_of(
             &undeleted.id,

@@ -23,7 +23,7 @@ use known::Known;
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 pub(super) struct ManifestArgs {
-    /// Print the objects of the volume with this id or name, as printed by list
+    /// Print the objects of the volume with this id or name, as printed by list, or with the hash at the end of the id
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     id: Option<String>,
 

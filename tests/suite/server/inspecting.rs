@@ -281,6 +281,9 @@ fn manifests_are_printed_for_all_volumes_or_for_none() {
     assert!(all.contains("storageClassName: fast") && all.contains("storageClassName: slow"));
     let list = json(&manifest(&["pvc-1", "--json"]));
     assert_eq!(list["items"][0]["metadata"]["name"], "pvc-1");
+    let handle = list["items"][0]["spec"]["csi"]["volumeHandle"].as_str();
+    let (_, hash) = handle.unwrap().rsplit_once('-').unwrap();
+    assert_eq!(json(&manifest(&[hash, "--json"])), list);
 
     assert_refused(&manifest(&["pvc-3"]), 1, "does not exist");
     assert_refused(&manifest(&["pvc-1", "--known", "/nowhere"]), 1, "/nowhere");
@@ -369,8 +372,13 @@ async fn delete_goes_through_the_server() {
         64,
         "is not the id of a snapshot",
     );
+    let unknown = "0".repeat(32);
     for (what, id) in [("volume", &volume), ("snapshot", &snapshot)] {
-        let said = said(&delete(what, id));
+        assert_refused(&delete(what, &unknown), 1, "this hash");
+        let (_, hash) = id.rsplit_once('-').unwrap();
+        let shown = said(&run(&node, &[what, "show", hash]));
+        assert!(shown.contains(&**id), "{shown}");
+        let said = said(&delete(what, hash));
         assert_eq!(
             said,
             format!(
