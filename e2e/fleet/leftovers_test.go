@@ -188,19 +188,29 @@ func differences(s *scenario) {
 	}
 	onNode("volume", "delete", empty.Spec.CSI.VolumeHandle)
 	note := s.event("Node", m.name, "VolumeWithoutPersistentVolume")
-	_, printed, _ := strings.Cut(note, "`kubectl exec -n "+system+" "+m.pod()+" -c driver -- /rootcellar volume delete ")
-	id, _, _ := strings.Cut(printed, "`")
-	if id != volume.Spec.CSI.VolumeHandle {
-		s.Fatalf("the command is of %q: %s", id, note)
+	handle := volume.Spec.CSI.VolumeHandle
+	pool, hash := handle[:strings.LastIndex(handle, "-")], handle[strings.LastIndex(handle, "-")+1:]
+	inPod := "kubectl exec -n " + system + " " + m.pod() + " -c driver -- /rootcellar volume delete "
+	if !strings.Contains(note, "`"+inPod+hash+"`") || strings.Contains(note, strings.TrimPrefix(pool, "v1-")) {
+		s.Fatalf("the command names the volume of handle %s, and no pool: %s", handle, note)
 	}
 	note = s.event("PersistentVolume", empty.Name, "PersistentVolumeWithoutVolume")
-	_, printed, _ = strings.Cut(note, "`kubectl ")
+	_, printed, _ := strings.Cut(note, "`")
 	printed, _, _ = strings.Cut(printed, "`")
 	if !s.reported(m.name) {
 		s.Errorf("the page does not have it:\n%s", s.page("/nodes"))
 	}
-	onNode("volume", "delete", id)
-	s.kubectl(append(strings.Fields(printed), "--wait=false")...)
+	onNode("volume", "delete", hash)
+	// The API server keeps an object with another uid.
+	claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "empty", metav1.GetOptions{})
+	s.must(err)
+	other := strings.ReplaceAll(printed, string(claim.UID), string(empty.UID))
+	if out, err := command(s.Context(), "sh", "-c", other); other == printed || err == nil {
+		s.Fatalf("another object was deleted: %s: %s", other, out)
+	}
+	_, err = command(s.Context(), "sh", "-c", printed)
+	s.must(err)
+	s.gone("pvc", "empty")
 	s.kubectl("delete", "pv", empty.Name, "--ignore-not-found", "--wait=false")
 	s.eventually("the reports are cleared", patience, func() string {
 		if s.reported(m.name) {

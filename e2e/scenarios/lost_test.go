@@ -73,12 +73,14 @@ spec:
 	if string(text) != "precious\n" {
 		s.Fatalf("the file of the lost node has %q", text)
 	}
+	handle := volume.Spec.CSI.VolumeHandle
+	hash := handle[strings.LastIndex(handle, "-")+1:]
 	var note string
 	s.eventually("the volume without an object is reported", patience, func() string {
 		list, err := client.EventsV1().Events(metav1.NamespaceDefault).List(s.ctx(), metav1.ListOptions{})
 		s.must(err)
 		for _, event := range list.Items {
-			if event.Reason == "VolumeWithoutPersistentVolume" && event.Regarding.Name == node1.name && strings.Contains(event.Note, volume.Spec.CSI.VolumeHandle) {
+			if event.Reason == "VolumeWithoutPersistentVolume" && event.Regarding.Name == node1.name && strings.Contains(event.Note, hash) {
 				note = event.Note
 				return ""
 			}

@@ -42,7 +42,7 @@ impl Pool {
             .as_ref()
             .filter(|_| !status.cordoned && unavailable.is_none());
         PoolInventory {
-            name: self.name().to_string(),
+            name: self.name().clone(),
             id: self.id(),
             found: unavailable.as_ref().and_then(Unavailable::found),
             empty: unavailable.as_ref().is_some_and(Unavailable::is_empty),

@@ -50,7 +50,8 @@ impl Server {
         }
     }
 
-    /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks has none.
+    /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks
+    /// is [`Outcome::Changed`].
     pub(crate) async fn search(
         &self,
         kind: Kind,
@@ -68,13 +69,7 @@ impl Server {
                     page => page.map(Some),
                 }
             };
-            let page = match answer(request).await {
-                Err(Unconfirmed::Ended(Outcome::Changed)) if kind.is_optional() => {
-                    return Ok(false);
-                }
-                page => page?,
-            };
-            let Some(page) = page else {
+            let Some(page) = answer(request).await? else {
                 limit /= 2;
                 continue;
             };

@@ -120,7 +120,7 @@ impl Cluster {
             ..
         } = *functions;
         watches.of_data();
-        if steer || finish || release {
+        if functions.watch_claims() {
             watches.of_claims();
         }
         if steer || finish || release || untaint {

@@ -98,6 +98,7 @@ impl Target {
     }
 
     /// Changes the object by these operations, all or none.
+    #[allow(dead_code, reason = "releases and plans print patches next")]
     pub(crate) fn patch(&self, operations: &[Operation<'_>]) -> Command {
         let is_this = Operation::Test(&["metadata", "uid"], self.uid.clone().into());
         let operations = [&is_this].into_iter().chain(operations);
@@ -135,6 +136,7 @@ impl Target {
 
 /// An operation of a JSON patch, at the path of these keys.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(dead_code, reason = "releases and plans print patches next")]
 pub(crate) enum Operation<'a> {
     /// Fails the patch if the value is another one.
     Test(&'a [&'a str], Value),

@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use objects::inventory::{Inventory, PoolInventory};
-use objects::{DriverArgs, NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
+use objects::inventory::{Inventory, Item, PoolInventory};
+use objects::{DriverArgs, ObjectId, PoolId, PoolName, SnapshotId, VolumeId};
 
 use crate::answer::{self, Page};
+use crate::command::{Command, Driver, Target, Unprintable};
 use crate::difference::{Difference, Differences};
 use crate::objects::{Content, Data, Phase, Policy, Volume};
-use crate::report::{Report, Spot};
+use crate::report::{Alone, Gone, Remedy, Report};
 use crate::step::About;
 use crate::view::View;
 use crate::wire::{Kind, Object};
@@ -25,7 +26,8 @@ pub(crate) struct Objects {
     /// The ids that objects name, those included that are of another driver or cannot be read: a person who believes that
     /// nothing names a volume deletes it.
     pub(crate) named_volumes: BTreeSet<VolumeId>,
-    pub(crate) named_snapshots: BTreeSet<SnapshotId>,
+    /// `None` without a complete list of contents, as in a cluster whose CRDs of snapshots were removed.
+    pub(crate) named_snapshots: Option<BTreeSet<SnapshotId>>,
 }
 
 impl Objects {
@@ -35,46 +37,57 @@ impl Objects {
     }
 
     pub(crate) fn add_content(&mut self, content: Object, driver: &DriverArgs) {
-        self.named_snapshots.extend(Content::handles(&content));
+        let named = self.named_snapshots.get_or_insert_default();
+        named.extend(Content::handles(&content));
         self.contents.extend(Content::read(content, driver));
     }
 }
 
-/// Compares the objects with the pages.
-pub(crate) fn compare(objects: &Objects, view: &View) -> Differences {
-    let look = Look::new(objects, view);
+/// Compares the objects with the pages. `claims_watched` says that the view has all claims.
+pub(crate) fn compare(objects: &Objects, view: &View, claims_watched: bool) -> Differences {
+    let look = Look::new(objects, view, claims_watched);
     let mut found = Differences::new();
     for (node, inventory) in &look.pages {
-        for pool in &inventory.pools {
-            look.alone(node, pool, &mut found);
-        }
+        look.alone(node, inventory, &mut found);
     }
-    for volume in &objects.volumes {
-        look.without_data(volume, &mut found);
-    }
+    look.gone(&mut found);
     look.twice(&mut found);
     found
+}
+
+/// Whether so many differ that one cause is likelier than as many mistakes, such as an older backup or a wrong disk.
+fn are_many(differ: usize, all: usize) -> bool {
+    differ >= 3 && differ * 10 > all
 }
 
 struct Look<'a> {
     view: &'a View,
     objects: &'a Objects,
+    claims_watched: bool,
     /// The complete answers.
     pages: BTreeMap<&'a str, &'a Inventory>,
     /// The pools in which a snapshot is made whose id no object names yet.
     making: BTreeSet<PoolId>,
     /// The ids that the pages have.
     there: BTreeSet<VolumeId>,
+    /// The deleted volumes that pools keep, by node.
+    kept: BTreeSet<(&'a str, VolumeId)>,
 }
 
 impl<'a> Look<'a> {
-    fn new(objects: &'a Objects, view: &'a View) -> Self {
+    fn new(objects: &'a Objects, view: &'a View, claims_watched: bool) -> Self {
         let answers = view.pages.iter();
         let pages: BTreeMap<&str, &Inventory> = answers
             .filter_map(|(node, page)| Some((&**node, complete(page)?)))
             .collect();
-        let pools = pages.values().flat_map(|page| &page.pools);
-        let there = pools.flat_map(|pool| pool.volumes.iter().map(|volume| volume.id));
+        let mut there = BTreeSet::new();
+        let mut kept = BTreeSet::new();
+        for (node, page) in &pages {
+            for pool in &page.pools {
+                there.extend(pool.volumes.iter().map(|volume| volume.id));
+                kept.extend(pool.kept.iter().map(|volume| (*node, volume.id)));
+            }
+        }
         let making = objects
             .contents
             .iter()
@@ -85,124 +98,111 @@ impl<'a> Look<'a> {
         Self {
             view,
             objects,
-            there: there.collect(),
+            claims_watched,
+            there,
+            kept,
             pages,
             making: making.collect(),
         }
     }
 
-    /// The volumes and snapshots of a pool that no object names.
-    fn alone(&self, node: &str, pool: &PoolInventory, found: &mut Differences) {
-        if !pool.complete {
-            return;
+    /// The volumes and snapshots of a node that no object names.
+    fn alone(&self, node: &str, inventory: &Inventory, found: &mut Differences) {
+        let named = &self.objects.named_volumes;
+        let known = self.objects.named_snapshots.as_ref();
+        let (mut volumes, mut snapshots, mut all) = (Vec::new(), Vec::new(), 0);
+        for pool in inventory.pools.iter().filter(|pool| pool.complete) {
+            let lacks = |item: &&Item<VolumeId>| !named.contains(&item.id);
+            let of_pool = pool.volumes.iter().filter(lacks);
+            volumes.extend(of_pool.map(|item| (pool, item)));
+            all += pool.volumes.len();
+            let Some(known) = known else {
+                continue;
+            };
+            let lacks = |item: &&Item<SnapshotId>| {
+                !known.contains(&item.id) && !self.making.contains(&item.id.pool())
+            };
+            let of_pool = pool.snapshots.iter().filter(lacks);
+            snapshots.extend(of_pool.map(|item| (pool, item)));
+            all += pool.snapshots.len();
         }
-        let place = || Spot {
-            node: node.to_owned(),
-            pod: self.pod(node),
-            pool: pool.name.clone(),
+        let lack = volumes.len() + snapshots.len();
+        let driver = self.driver(node);
+        let remedy = |each: &dyn Fn(&Driver) -> Remedy| {
+            let driver = driver.as_ref()?;
+            if !are_many(lack, all) {
+                return Some(each(driver));
+            }
+            let command = driver.restore();
+            Some(Remedy::Restore { command, lack, all })
         };
-        for item in &pool.volumes {
-            if !self.objects.named_volumes.contains(&item.id) {
-                let report = Report::VolumeWithoutPersistentVolume {
-                    id: item.id,
-                    bytes: item.bytes,
-                    place: place(),
-                };
-                self.on_node(node, item.id.hash(), report, found);
-            }
+        for (pool, item) in volumes {
+            let hash = item.id.hash();
+            let remedy = remedy(&|driver| Remedy::Each {
+                manifest: Some(driver.run::<VolumeId>("manifest", hash)),
+                delete: driver.run::<VolumeId>("delete", hash),
+            });
+            let alone = alone_of(node, pool, item, remedy);
+            let report = Report::VolumeWithoutPersistentVolume(Box::new(alone));
+            self.on_node(node, hash.to_string(), report, found);
         }
-        for item in &pool.snapshots {
-            let known = self.objects.named_snapshots.contains(&item.id)
-                || self.making.contains(&item.id.pool());
-            if !known {
-                let report = Report::SnapshotWithoutContent {
-                    id: item.id,
-                    bytes: item.bytes,
-                    place: place(),
-                };
-                self.on_node(node, item.id.hash(), report, found);
-            }
+        for (pool, item) in snapshots {
+            let hash = item.id.hash();
+            let remedy = remedy(&|driver| Remedy::Each {
+                manifest: None,
+                delete: driver.run::<SnapshotId>("delete", hash),
+            });
+            let alone = alone_of(node, pool, item, remedy);
+            let report = Report::SnapshotWithoutContent(Box::new(alone));
+            self.on_node(node, hash.to_string(), report, found);
         }
     }
 
-    fn on_node(&self, node: &str, object: NameHash, report: Report, found: &mut Differences) {
+    fn on_node(&self, node: &str, object: String, report: Report, found: &mut Differences) {
         let Some(of_node) = self.view.nodes.get(node) else {
             return;
         };
         let difference = Difference {
             about: About::of(Kind::NODE, of_node.identity.clone(), ""),
             node: node.to_owned(),
-            object: object.to_string(),
+            object,
             report,
         };
         add(difference, found);
     }
 
-    /// A volume whose data its node does not have, although the node shows all that it has.
-    fn without_data(&self, volume: &Volume, found: &mut Differences) {
-        let ends =
-            volume.deleting || (volume.phase == Phase::Released && volume.policy == Policy::Delete);
-        let mut nodes = self.view.nodes.iter();
-        let node = nodes.find(|(_, node)| node.place == volume.place);
-        let Some((node, _)) = node.filter(|_| !ends && !self.there.contains(&volume.id)) else {
-            return;
-        };
-        let Some(inventory) = self.pages.get(&**node) else {
-            return;
-        };
-        // It may have been moved to any pool of the node.
-        if !answer::lists_all(inventory) {
-            return;
-        }
-        let id = volume.id.pool();
-        let pools = &inventory.pools;
-        let serves = pools.iter().any(|pool| pool.id == Some(id))
-            && pools
-                .iter()
-                .all(|pool| pool.complete && pool.quarantined == 0);
-        if !serves && !inventory.retired.contains(&id) {
-            return;
-        }
-        let name = volume.identity.name.clone();
-        let difference = Difference {
-            about: About::volume(volume),
-            node: node.clone(),
-            object: name.clone(),
-            report: Report::PersistentVolumeWithoutVolume {
-                node: node.clone(),
-                name,
-                claim: volume.claim.as_ref().map(ToString::to_string),
-            },
-        };
-        add(difference, found);
-    }
-
-    /// Pools whose disk two nodes have.
-    fn twice(&self, found: &mut Differences) {
-        let mut holders: BTreeMap<PoolId, BTreeMap<&str, &str>> = BTreeMap::new();
-        for (node, inventory) in &self.pages {
-            for pool in &inventory.pools {
-                let served = pool.id.filter(|_| pool.unavailable.is_none());
-                for id in [served, pool.found].into_iter().flatten() {
-                    let nodes = holders.entry(id).or_default();
-                    nodes.insert(node, &pool.name);
-                }
+    /// The volumes whose data their nodes do not have.
+    fn gone(&self, found: &mut Differences) {
+        let mut all: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut gone: BTreeMap<&str, Vec<&Volume>> = BTreeMap::new();
+        let nodes = self.view.nodes.iter();
+        let names: BTreeMap<&str, &str> =
+            nodes.map(|(name, node)| (&*node.place, &**name)).collect();
+        for volume in &self.objects.volumes {
+            let Some(node) = names.get(&*volume.place) else {
+                continue;
+            };
+            *all.entry(node).or_default() += 1;
+            if self.is_gone(volume, node) {
+                gone.entry(node).or_default().push(volume);
             }
         }
-        for (pool, nodes) in holders.into_iter().filter(|(_, nodes)| nodes.len() > 1) {
-            for (node, name) in &nodes {
-                let other = nodes.keys().find(|other| *other != node);
-                let (Some(other), Some(of_node)) = (other, self.view.nodes.get(*node)) else {
-                    continue;
-                };
+        for (node, volumes) in gone {
+            // A person declared the loss of a retired pool.
+            let unexplained = volumes
+                .iter()
+                .filter(|volume| !self.is_retired(volume, node));
+            let (lack, all) = (unexplained.count(), all[node]);
+            let many = are_many(lack, all).then_some(Gone::Many { lack, all });
+            for volume in volumes {
+                let gone = self.remedy(volume, node, many.as_ref());
                 let difference = Difference {
-                    about: About::of(Kind::NODE, of_node.identity.clone(), ""),
-                    node: (*node).to_owned(),
-                    object: (*name).to_owned(),
-                    report: Report::PoolOnTwoPages {
-                        id: pool,
-                        name: (*name).to_owned(),
-                        other: (*other).to_owned(),
+                    about: About::volume(volume),
+                    node: node.to_owned(),
+                    object: volume.identity.name.clone(),
+                    report: Report::PersistentVolumeWithoutVolume {
+                        node: node.to_owned(),
+                        gone,
                     },
                 };
                 add(difference, found);
@@ -210,13 +210,127 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The pod of the driver on a node, for the commands of the events.
-    fn pod(&self, node: &str) -> String {
+    /// Whether a node does not have the data of a volume, although it shows all that it has.
+    fn is_gone(&self, volume: &Volume, node: &str) -> bool {
+        let ends =
+            volume.deleting || (volume.phase == Phase::Released && volume.policy == Policy::Delete);
+        let Some(inventory) = self.pages.get(node) else {
+            return false;
+        };
+        if ends || self.there.contains(&volume.id) {
+            return false;
+        }
+        let id = volume.id.pool();
+        let pools = &inventory.pools;
+        let serves = pools.iter().any(|pool| pool.id == Some(id))
+            && pools
+                .iter()
+                .all(|pool| pool.complete && pool.quarantined == 0);
+        // It may have been moved to any pool of the node.
+        (serves || self.is_retired(volume, node)) && answer::lists_all(inventory)
+    }
+
+    fn is_retired(&self, volume: &Volume, node: &str) -> bool {
+        let inventory = self.pages.get(node);
+        inventory.is_some_and(|page| page.retired.contains(&volume.id.pool()))
+    }
+
+    fn remedy(&self, volume: &Volume, node: &str, many: Option<&Gone>) -> Gone {
+        if self.kept.contains(&(node, volume.id)) {
+            let driver = self.driver(node);
+            let undelete = |driver: Driver| driver.run::<VolumeId>("undelete", volume.id.hash());
+            return Gone::Kept(driver.map(undelete));
+        }
+        match many {
+            Some(many) if !self.is_retired(volume, node) => many.clone(),
+            _ => Gone::Lost(self.removal(volume)),
+        }
+    }
+
+    /// The command that removes the objects of a volume without data. A claim is removed only if it is bound to this
+    /// volume: another claim of its name has other data. Where claims are not watched, the phase and the uid decide.
+    fn removal(&self, volume: &Volume) -> Result<Command, Unprintable> {
+        let claim = volume.claim.as_ref().filter(|claim| {
+            let key = claim.key();
+            let found = self.view.claims.get(&key);
+            let is_its_claim = found.is_some_and(|found| {
+                claim.is(&key, &found.identity.uid)
+                    && found.volume.as_ref() == Some(&volume.identity.name)
+            });
+            volume.phase == Phase::Bound && (is_its_claim || !self.claims_watched)
+        });
+        let target = match claim {
+            Some(claim) => {
+                let (namespace, name) = claim.key();
+                Target::named(Kind::CLAIM, &namespace, &name, claim.uid())
+            }
+            None => Target::new(Kind::VOLUME, &volume.identity),
+        };
+        target.map(|target| target.delete())
+    }
+
+    /// Pools whose disk two nodes have. Any node's page may say so of any pool, so the `PersistentVolumes` say which
+    /// node has the copy, and their own node hears nothing.
+    fn twice(&self, found: &mut Differences) {
+        let mut named: BTreeMap<PoolId, BTreeSet<&str>> = BTreeMap::new();
+        for volume in &self.objects.volumes {
+            named
+                .entry(volume.id.pool())
+                .or_default()
+                .insert(&volume.place);
+        }
+        let mut holders: BTreeMap<PoolId, BTreeMap<&str, &PoolName>> = BTreeMap::new();
+        for (node, inventory) in &self.pages {
+            for pool in &inventory.pools {
+                let served = pool.id.filter(|_| pool.unavailable.is_none());
+                for id in [served, pool.found].into_iter().flatten() {
+                    holders.entry(id).or_default().insert(node, &pool.name);
+                }
+            }
+        }
+        for (pool, nodes) in holders.into_iter().filter(|(_, nodes)| nodes.len() > 1) {
+            let places = named.get(&pool).into_iter().flatten();
+            let places: Vec<&&str> = places.collect();
+            let is_named = |node: &str| {
+                let node = self.view.nodes.get(node);
+                node.is_some_and(|node| places == [&&*node.place])
+            };
+            let genuine = nodes.keys().find(|node| is_named(node));
+            for (node, name) in nodes.iter().filter(|(node, _)| Some(*node) != genuine) {
+                let other = nodes.keys().find(|other| *other != node);
+                let Some(other) = genuine.or(other) else {
+                    continue;
+                };
+                let report = Report::PoolOnTwoPages {
+                    name: (*name).clone(),
+                    other: (*other).to_owned(),
+                    is_copy: genuine.is_some(),
+                };
+                self.on_node(node, name.to_string(), report, found);
+            }
+        }
+    }
+
+    /// The driver on a node, for the commands of the events.
+    fn driver(&self, node: &str) -> Option<Driver> {
         let mut pods = self.view.pods.iter().filter(|(_, pod)| pod.node == node);
-        let pod = pods.find(|(_, pod)| pod.page.is_some());
-        pod.map_or_else(String::new, |((namespace, name), _)| {
-            format!("-n {namespace} {name}")
-        })
+        let ((namespace, name), _) = pods.find(|(_, pod)| pod.page.is_some())?;
+        Driver::new(namespace, name).ok()
+    }
+}
+
+fn alone_of<I: ObjectId>(
+    node: &str,
+    pool: &PoolInventory,
+    item: &Item<I>,
+    remedy: Option<Remedy>,
+) -> Alone {
+    Alone {
+        hash: item.id.hash(),
+        bytes: item.bytes,
+        node: node.to_owned(),
+        pool: pool.name.clone(),
+        remedy: remedy.unwrap_or(Remedy::Nothing),
     }
 }
 

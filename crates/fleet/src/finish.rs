@@ -10,35 +10,42 @@ use crate::view::View;
 
 /// A volume whose claim is deleted and whose data nobody can delete.
 pub(crate) fn volume(volume: &Volume, lost: &Lost<'_>, due: &mut Due) -> Verdict {
-    if volume.phase != Phase::Released {
+    let Some(change) = end_of(volume) else {
         return Verdict::Rest;
-    }
-    let confirm = match volume.policy {
-        Policy::Delete => match lost.place(&volume.place, due) {
-            Standing::Lost(cause) => lost.confirm(cause, &volume.place),
-            Standing::Here | Standing::Doubtful => return Verdict::Rest,
-        },
-        // Nobody wanted this data to be deleted, so it must not be elsewhere.
-        Policy::Released => match lost.volume(volume, due) {
-            Standing::Lost(cause) => match lost.elsewhere(volume, cause) {
-                Elsewhere::No => lost.confirm_everywhere(cause, volume),
-                Elsewhere::Unread => return Verdict::Rest,
-                Elsewhere::Maybe(report) => Err(report),
-            },
-            Standing::Here | Standing::Doubtful => return Verdict::Rest,
-        },
-        Policy::Retain | Policy::ReleasedBefore | Policy::Other => return Verdict::Rest,
     };
-    let node = volume.place.clone();
-    if !volume.deleting {
-        return end(About::volume(volume), confirm, (Change::Delete, None));
-    }
-    if !volume.is_held() {
+    let standing = match volume.policy {
+        Policy::Delete => lost.place(&volume.place, due),
+        _ => lost.volume(volume, due),
+    };
+    let Standing::Lost(cause) = standing else {
         return Verdict::Rest;
+    };
+    let confirm = match volume.policy {
+        Policy::Delete => lost.confirm(cause, &volume.place),
+        // Nobody asked for the deletion of this data, so it must not be elsewhere.
+        _ => match lost.elsewhere(volume, cause) {
+            Elsewhere::No => lost.confirm_everywhere(cause, volume),
+            Elsewhere::Unread => return Verdict::Rest,
+            Elsewhere::Maybe(report) => Err(report),
+        },
+    };
+    end(About::volume(volume), confirm, change)
+}
+
+/// The next step that ends a volume, if its claim is deleted and its policy lets it go, with its event.
+pub(crate) fn end_of(volume: &Volume) -> Option<(Change, Option<Report>)> {
+    let goes = matches!(volume.policy, Policy::Delete | Policy::Released);
+    if volume.phase != Phase::Released || !goes {
+        return None;
     }
-    let report = Report::FinishedDeletion { node: node.clone() };
-    let change = Change::drop_finalizer(PROVISIONER, &volume.finalizers);
-    end(About::volume(volume), confirm, (change, Some(report)))
+    if !volume.deleting {
+        return Some((Change::Delete, None));
+    }
+    let node = volume.place.clone();
+    volume.is_held().then(|| {
+        let change = Change::drop_finalizer(PROVISIONER, &volume.finalizers);
+        (change, Some(Report::FinishedDeletion { node }))
+    })
 }
 
 /// A content in deletion whose snapshot nobody can delete.

@@ -2,6 +2,7 @@
 
 use crate::api::{Server, Unconfirmed};
 use crate::compare::Objects;
+use crate::step::Outcome;
 use crate::wire::Kind;
 
 /// Lists them now.
@@ -17,6 +18,11 @@ pub(crate) async fn objects(server: &Server) -> Result<Objects, Unconfirmed> {
         objects.add_content(found, driver);
         false
     };
-    server.search(Kind::CONTENT, "", contents).await?;
+    match server.search(Kind::CONTENT, "", contents).await {
+        Ok(_) => drop(objects.named_snapshots.get_or_insert_default()),
+        // The cluster lacks the kind, which says nothing about the snapshots.
+        Err(Unconfirmed::Ended(Outcome::Changed)) => objects.named_snapshots = None,
+        Err(unanswered) => return Err(unanswered),
+    }
     Ok(objects)
 }

@@ -215,7 +215,7 @@ fn listed<'a>(view: &'a View, of: &HashSet<VolumeId>) -> HashMap<VolumeId, (&'a 
         for pool in pools.filter(|pool| !answer::has_none(pool, inventory)) {
             let ids = pool.volumes.iter().map(|volume| volume.id);
             let ids = ids.filter(|id| of.contains(id));
-            found.extend(ids.map(|id| (id, (&**node, &*pool.name))));
+            found.extend(ids.map(|id| (id, (&**node, pool.name.as_str()))));
         }
     }
     found

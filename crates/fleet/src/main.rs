@@ -28,7 +28,6 @@
 mod answer;
 mod api;
 mod cluster;
-#[allow(dead_code, reason = "the reports print them next")]
 mod command;
 mod compare;
 mod difference;
@@ -375,13 +374,16 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, settings: &Settings) {
         cluster.take_pages(pages::read(reader, pods).await);
         if let Some(objects) = objects {
             let view = &mut *cluster.view();
-            let found = compare(&objects, view);
+            let found = compare(&objects, view, settings.functions.watch_claims());
             if let Some((_, before)) = &last {
                 view.differences = agreed(before, found.clone());
                 view.compared = Some(Instant::now());
             }
             last = Some((begun, found));
         }
+        cluster
+            .view()
+            .drop_old_differences(Instant::now(), &settings.delays);
         tokio::time::sleep(settings.delays.between_pages()).await;
     }
 }

@@ -8,8 +8,6 @@ mod node;
 mod snapshot;
 mod volume;
 
-use std::fmt;
-
 use serde::Deserialize;
 
 use crate::wire::Object;
@@ -61,12 +59,6 @@ pub(crate) struct Owner {
     uid: Option<String>,
 }
 
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "-n {} {}", self.namespace, self.name)
-    }
-}
-
 impl Owner {
     pub(crate) fn is(&self, key: &Key, uid: &str) -> bool {
         (&self.namespace, &self.name) == (&key.0, &key.1) && self.uid.as_deref() == Some(uid)
@@ -74,6 +66,10 @@ impl Owner {
 
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    pub(crate) fn uid(&self) -> &str {
+        self.uid.as_deref().unwrap_or_default()
     }
 
     /// Namespace and name, which are the key of the object in a map.

@@ -23,7 +23,8 @@ pub(crate) struct Places<'a> {
     nodes: &'a BTreeMap<String, Node>,
     /// The places that the volumes of a pool require.
     pools: HashMap<PoolId, BTreeSet<&'a str>>,
-    volumes: HashMap<VolumeId, &'a Volume>,
+    /// The places that the volumes with an id require: a move of a disk may leave an object behind.
+    volumes: HashMap<VolumeId, BTreeSet<&'a str>>,
     /// The reported space by class and place.
     free: HashMap<(&'a str, &'a str), u64>,
 }
@@ -31,11 +32,13 @@ pub(crate) struct Places<'a> {
 impl<'a> Places<'a> {
     pub(crate) fn new(view: &'a View) -> Self {
         let mut pools: HashMap<_, BTreeSet<_>> = HashMap::new();
+        let mut volumes: HashMap<_, BTreeSet<_>> = HashMap::new();
         for volume in view.volumes.values() {
-            let places = pools.entry(volume.id.pool()).or_default();
-            places.insert(&*volume.place);
+            let of_pool = pools.entry(volume.id.pool()).or_default();
+            of_pool.insert(&*volume.place);
+            let of_volume = volumes.entry(volume.id).or_default();
+            of_volume.insert(&*volume.place);
         }
-        let volumes = view.volumes.values();
         let mut free = HashMap::new();
         for found in view.capacities.values() {
             let bytes: &mut u64 = free.entry((&*found.class, &*found.place)).or_default();
@@ -46,7 +49,7 @@ impl<'a> Places<'a> {
             names: nodes.map(|(name, node)| (&*node.place, &**name)).collect(),
             nodes: &view.nodes,
             pools,
-            volumes: volumes.map(|volume| (volume.id, volume)).collect(),
+            volumes,
             free,
         }
     }
@@ -71,7 +74,7 @@ impl<'a> Places<'a> {
                 node,
             }),
             (Err(Report::SourceUnknown), Some(label)) => Ok(label.clone()),
-            (Err(Report::PoolOnTwoNodes { nodes, .. }), Some(label)) if nodes.contains(label) => {
+            (Err(Report::PoolOnTwoNodes { nodes }), Some(label)) if nodes.contains(label) => {
                 Ok(label.clone())
             }
             (Err(Report::SourceUnknown), None) => match &content.label {
@@ -86,22 +89,19 @@ impl<'a> Places<'a> {
 
     /// The node of a content as the volumes name it.
     pub(crate) fn without_label(&self, content: &Content) -> Place {
-        let pool = match content.data {
+        let places = match content.data {
             Data::Malformed => return Err(Report::MalformedHandle),
-            Data::Volume(id) => {
-                let volume = self.volumes.get(&id).ok_or(Report::SourceUnknown)?;
-                return self.of_volume(volume);
-            }
-            Data::Snapshot(id) => id.pool(),
+            Data::Volume(id) => self.volumes.get(&id),
+            Data::Snapshot(id) => self.pools.get(&id.pool()),
         };
-        let mut places = self.pools.get(&pool).into_iter().flatten();
+        let mut places = places.into_iter().flatten();
         match (places.next(), places.next()) {
             (None, _) => Err(Report::SourceUnknown),
             (Some(place), None) => self.node(place),
             (Some(one), Some(other)) => {
                 let name = |place| self.names.get(place).map_or(place, |name| *name).to_owned();
                 let nodes = [name(*one), name(*other)];
-                Err(Report::PoolOnTwoNodes { pool, nodes })
+                Err(Report::PoolOnTwoNodes { nodes })
             }
         }
     }

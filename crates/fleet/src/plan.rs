@@ -264,7 +264,7 @@ impl Plan {
         let mut due = Due::default();
         for volume in view.volumes.values() {
             let about = format!("PersistentVolume {}", volume.identity.name);
-            let left = volume_left(volume, input, lost, &mut due);
+            let left = volume_left(volume, input);
             self.take(&about, left);
         }
         for content in view.contents.values().filter(|content| content.deleting) {
@@ -304,12 +304,7 @@ fn is_step(verdict: &Verdict) -> bool {
 }
 
 /// The steps that the controller would take for a volume, one after the other.
-fn volume_left(
-    volume: &Volume,
-    input: &Input,
-    lost: &Lost<'_>,
-    due: &mut Due,
-) -> Result<Left, String> {
+fn volume_left(volume: &Volume, input: &Input) -> Result<Left, String> {
     let mut steps = Vec::new();
     let mut after = volume.clone();
     let claim = release::claim(volume, &input.view);
@@ -329,7 +324,7 @@ fn volume_left(
             }
         }
     }
-    if is_step(&finish::volume(&after, lost, due)) {
+    if finish::end_of(&after).is_some() {
         steps.push("volume");
     }
     if steps.is_empty() {

@@ -1,8 +1,10 @@
 //! The sentences of the controller's events.
 
-use objects::{Bytes, NodeName, PoolId, SnapshotId, VolumeId};
+use std::fmt;
 
-use crate::command::Command;
+use objects::{Bytes, NameHash, NodeName, PoolName};
+
+use crate::command::{Command, Unprintable};
 use crate::objects::MANAGED_BY;
 
 /// A fact about a claim or a content that a person should know.
@@ -35,10 +37,10 @@ pub(crate) enum Report {
         free: Bytes,
     },
     #[error(
-        "the PersistentVolumes of pool {pool} name the nodes {}, and only one has the disk; name that node yourself",
+        "the PersistentVolumes of its pool name the nodes {}, and only one has the disk; name that node yourself",
         nodes.join(" and ")
     )]
-    PoolOnTwoNodes { pool: PoolId, nodes: [String; 2] },
+    PoolOnTwoNodes { nodes: [String; 2] },
     #[error(
         "no PersistentVolume and no label names the node of the snapshot; label its content with {MANAGED_BY}"
     )]
@@ -101,38 +103,18 @@ pub(crate) enum Report {
     },
     #[error("the volume is lost, and its claim is not released: {why}")]
     ReleaseWaits { why: String },
-    #[error(
-        "volume {id} of {} in pool {} has no PersistentVolume; `{} volume manifest {id}` prints one, `{} volume delete {id}` \
-         deletes the data", bytes.rounded(), place.pool, place.command(), place.command()
-    )]
-    VolumeWithoutPersistentVolume {
-        id: VolumeId,
-        bytes: Bytes,
-        place: Spot,
-    },
-    #[error(
-        "snapshot {id} of {} in pool {} has no VolumeSnapshotContent; `{} snapshot delete {id}` deletes it",
-        bytes.rounded(), place.pool, place.command()
-    )]
-    SnapshotWithoutContent {
-        id: SnapshotId,
-        bytes: Bytes,
-        place: Spot,
-    },
-    #[error("node {node} does not have the volume; restore a backup, and remove the object: `{}`", removal(name, claim.as_deref()))]
-    PersistentVolumeWithoutVolume {
-        node: String,
-        name: String,
-        claim: Option<String>,
-    },
-    #[error(
-        "pool {name} is a copy of a disk that node {other} has too, both are pool {id}; `umount` the copy on its node, and \
-         format it before its next use"
-    )]
+    #[error("volume {} has no PersistentVolume; {}", .0, .0.remedy)]
+    VolumeWithoutPersistentVolume(Box<Alone>),
+    #[error("snapshot {} has no VolumeSnapshotContent; {}", .0, .0.remedy)]
+    SnapshotWithoutContent(Box<Alone>),
+    #[error("node {node} {gone}")]
+    PersistentVolumeWithoutVolume { node: String, gone: Gone },
+    #[error("{}", on_two_pages(name, other, *is_copy))]
     PoolOnTwoPages {
-        id: PoolId,
-        name: String,
+        name: PoolName,
         other: String,
+        /// Whether the `PersistentVolumes` name the other node and not this one.
+        is_copy: bool,
     },
     #[error("the driver serves the node, so its taint {key} was removed")]
     TaintRemoved { key: String },
@@ -140,27 +122,89 @@ pub(crate) enum Report {
     TaintStays { key: String, why: String },
 }
 
-/// The place of something on a node, and the pod in which commands about it run.
+/// A volume or a snapshot that no object names.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct Alone {
+    pub(crate) hash: NameHash,
+    pub(crate) bytes: Bytes,
     pub(crate) node: String,
-    pub(crate) pool: String,
-    /// The arguments of kubectl that name the pod.
-    pub(crate) pod: String,
+    pub(crate) pool: PoolName,
+    pub(crate) remedy: Remedy,
 }
 
-/// The command that removes the objects of a volume without data.
-fn removal(volume: &str, claim: Option<&str>) -> String {
-    claim.map_or_else(
-        || format!("kubectl delete pv {volume}"),
-        |claim| format!("kubectl delete pvc {claim}"),
+impl fmt::Display for Alone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hash, pool, .. } = self;
+        write!(f, "{hash} of {} in pool {pool}", self.bytes.rounded())
+    }
+}
+
+/// The commands about data without an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    Each {
+        /// Prints the object, if there is a command for one.
+        manifest: Option<Command>,
+        delete: Command,
+    },
+    /// The node lacks so many objects that nobody should be led to delete the data.
+    Restore {
+        command: Command,
+        lack: usize,
+        all: usize,
+    },
+    /// No pod of the driver can be named.
+    Nothing,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Each {
+                manifest: Some(manifest),
+                delete,
+            } => write!(f, "`{manifest}` prints one, `{delete}` deletes the data"),
+            Self::Each {
+                manifest: None,
+                delete,
+            } => write!(f, "`{delete}` deletes it"),
+            Self::Restore { command, lack, all } => write!(
+                f,
+                "{lack} of the {all} volumes and snapshots of the node have no object, as after a restore of the API server \
+                 from an older backup; `{command}` makes them and changes none"
+            ),
+            Self::Nothing => {
+                f.write_str("no pod of the driver on the node can be named in a command")
+            }
+        }
+    }
+}
+
+/// The missing data of a `PersistentVolume`, after the words that name the node.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Gone {
+    #[error("deleted the volume, and its pool still keeps the data; {}", undelete(.0.as_ref()))]
+    Kept(Option<Command>),
+    #[error("does not have the volume; restore a backup, and remove the object{}", removal(.0))]
+    Lost(Result<Command, Unprintable>),
+    #[error(
+        "does not have the volume; it lacks {lack} of the {all} volumes that PersistentVolumes name there, as with a wrong \
+         disk; inspect its disks with `rootcellar check` before you remove anything"
+    )]
+    Many { lack: usize, all: usize },
+}
+
+fn undelete(command: Option<&Command>) -> String {
+    command.map_or_else(
+        || "bring it back with `rootcellar volume undelete` there".to_owned(),
+        |command| format!("`{command}` brings it back"),
     )
 }
 
-impl Spot {
-    /// The driver's command line on the node.
-    fn command(&self) -> String {
-        format!("kubectl exec {} -c driver -- /rootcellar", self.pod)
+fn removal(command: &Result<Command, Unprintable>) -> String {
+    match command {
+        Ok(command) => format!(": `{command}`"),
+        Err(why) => format!("; no command is printed, because {why}"),
     }
 }
 
@@ -176,6 +220,20 @@ fn choices(ways: Option<&[Command; 2]>, is_bound: bool) -> String {
     } else {
         format!(", and its claim is deleted: `{keep}` keeps it, `{let_go}` deletes it")
     }
+}
+
+fn on_two_pages(name: &PoolName, other: &str, is_copy: bool) -> String {
+    let serials = "the serial numbers of the disks (`lsblk -o NAME,SERIAL,MOUNTPOINT`)";
+    if is_copy {
+        return format!(
+            "pool {name} is a copy of a disk that node {other} has, which the PersistentVolumes name; `umount` the copy on \
+             this node, and compare {serials} before you format it"
+        );
+    }
+    format!(
+        "node {other} has the disk of pool {name} too, and the PersistentVolumes do not say which one is the copy; compare \
+         {serials} and `rootcellar volume list` on both nodes before you change either"
+    )
 }
 
 fn instead(of: Option<&NodeName>) -> String {
@@ -205,8 +263,8 @@ impl Report {
             Self::ReleasedClaim { .. } => "ReleasedClaim",
             Self::ReleaseKept { .. } => "ReleaseKept",
             Self::ReleaseWaits { .. } => "ReleaseWaits",
-            Self::VolumeWithoutPersistentVolume { .. } => "VolumeWithoutPersistentVolume",
-            Self::SnapshotWithoutContent { .. } => "SnapshotWithoutContent",
+            Self::VolumeWithoutPersistentVolume(_) => "VolumeWithoutPersistentVolume",
+            Self::SnapshotWithoutContent(_) => "SnapshotWithoutContent",
             Self::PersistentVolumeWithoutVolume { .. } => "PersistentVolumeWithoutVolume",
             Self::PoolOnTwoPages { .. } => "PoolOnTwoPages",
             Self::TaintRemoved { .. } => "StartupTaintRemoved",
@@ -231,8 +289,9 @@ impl Report {
             | Self::ReleasedClaim { node, .. }
             | Self::ReleaseKept { node, .. } => Some(node),
             Self::ForgotNode { node } => Some(node.as_str()),
-            Self::VolumeWithoutPersistentVolume { place, .. }
-            | Self::SnapshotWithoutContent { place, .. } => Some(&place.node),
+            Self::VolumeWithoutPersistentVolume(alone) | Self::SnapshotWithoutContent(alone) => {
+                Some(&alone.node)
+            }
             Self::PoolOnTwoPages { other, .. } => Some(other),
             Self::ReleaseWaits { why } | Self::TaintStays { why, .. } => Some(why),
             Self::TooManyNodesAbsent { .. }
@@ -265,8 +324,8 @@ impl Report {
             | Self::ReleasedClaim { .. }
             | Self::ReleaseKept { .. }
             | Self::ReleaseWaits { .. } => "ReleaseClaim",
-            Self::VolumeWithoutPersistentVolume { .. }
-            | Self::SnapshotWithoutContent { .. }
+            Self::VolumeWithoutPersistentVolume(_)
+            | Self::SnapshotWithoutContent(_)
             | Self::PersistentVolumeWithoutVolume { .. }
             | Self::PoolOnTwoPages { .. } => "Compare",
             Self::TaintRemoved { .. } | Self::TaintStays { .. } => "RemoveTaint",

@@ -110,7 +110,7 @@ impl Memory {
     /// Reports the first differences.
     fn differ(&mut self, view: &View, now: Instant, due: &mut Due) {
         let mut before = std::mem::take(&mut self.differences);
-        for difference in view.differences.iter().take(NAMED) {
+        for difference in view.standing().take(NAMED) {
             let key = difference.key();
             let mut pace = before.remove(&key).unwrap_or_default();
             let (about, report) = (difference.about.clone(), difference.report.clone());

@@ -39,6 +39,13 @@ pub(crate) struct Functions {
     pub(crate) untaint: bool,
 }
 
+impl Functions {
+    /// Whether they need the claims.
+    pub(crate) fn watch_claims(&self) -> bool {
+        self.steer || self.finish || self.release
+    }
+}
+
 /// How long the controller watches before it believes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Delays {

@@ -109,12 +109,12 @@ impl Status {
         nodes.extend(absent.map(|(place, volumes)| NodeStatus::gone(place, volumes)));
         let compared = view.compared.map(|at| now.saturating_duration_since(at));
         let mut counts = BTreeMap::new();
-        for difference in &view.differences {
+        for difference in view.standing() {
             *counts
                 .entry(difference.report.reason().to_owned())
                 .or_default() += 1;
         }
-        let differences = view.differences.iter().take(NAMED);
+        let differences = view.standing().take(NAMED);
         Self {
             nodes,
             pages_read: view.pages_read,
@@ -230,7 +230,7 @@ impl NodeStatus {
 impl PoolStatus {
     fn of(pool: &PoolInventory) -> Self {
         Self {
-            name: pool.name.clone(),
+            name: pool.name.to_string(),
             problem: pool.unavailable.as_deref().map(without_pool_ids),
             cordoned: pool.cordoned,
             enforces: pool.enforces,

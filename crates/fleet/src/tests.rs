@@ -12,6 +12,7 @@ mod plan;
 mod reader;
 mod reading;
 mod released;
+mod remedies;
 mod retired;
 mod steering;
 mod tainted;

@@ -9,6 +9,8 @@ use crate::objects::{
     Capacity, Claim, Class, Content, DriverSet, Key, Machine, Node, Pod, Registration, Snapshot,
     Volume,
 };
+use crate::settings::Delays;
+use crate::wire::Kind;
 
 /// Objects without a namespace have their name as the key.
 #[derive(Debug, Default)]
@@ -44,5 +46,29 @@ impl View {
         let nodes = self.nodes.values();
         let places = nodes.flat_map(|node| [Some(&*node.place), node.label.as_deref()]);
         places.flatten().collect()
+    }
+
+    /// The differences whose object is still the one that was compared.
+    pub(crate) fn standing(&self) -> impl Iterator<Item = &Difference> {
+        self.differences.iter().filter(|difference| {
+            let object = &difference.about.object;
+            let found = match difference.about.kind {
+                Kind::NODE => self.nodes.get(&object.name).map(|node| &node.identity),
+                _ => self
+                    .volumes
+                    .get(&object.name)
+                    .map(|volume| &volume.identity),
+            };
+            found.is_some_and(|found| found.uid == object.uid)
+        })
+    }
+
+    /// Drops differences that no comparison has shown for a long time.
+    pub(crate) fn drop_old_differences(&mut self, now: Instant, delays: &Delays) {
+        let limit = delays.compare_every * 3;
+        let is_old = |at| now.saturating_duration_since(at) > limit;
+        if self.compared.is_some_and(is_old) {
+            self.differences.clear();
+        }
     }
 }

@@ -4,9 +4,9 @@
 //! A reader of another version ignores fields that it does not know, and counts an answer without one that it needs as
 //! none.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
-use crate::{Bytes, NodeName, PoolId, SnapshotId, VolumeId};
+use crate::{Bytes, NodeName, PoolId, PoolName, SnapshotId, VolumeId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
@@ -27,7 +27,8 @@ pub struct Inventory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct PoolInventory {
-    pub name: String,
+    #[serde(deserialize_with = "pool_name")]
+    pub name: PoolName,
     /// The pool that its path has, or had when the driver last saw one there.
     pub id: Option<PoolId>,
     /// The pool that its path has instead, and that the driver does not serve.
@@ -53,6 +54,12 @@ pub struct PoolInventory {
     /// The deleted volumes that `volume undelete` brings back. An older driver lists none.
     #[serde(default)]
     pub kept: Vec<Item<VolumeId>>,
+}
+
+/// The name of a pool or of a member of a set. Its reader prints it.
+fn pool_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PoolName, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    PoolName::of_any(&text).map_err(de::Error::custom)
 }
 
 /// A volume or a snapshot.

@@ -143,6 +143,15 @@ impl PoolName {
         is_name.then(|| Self(format!("{self}/{directory}")))
     }
 
+    /// Parses the name of a pool, or that of a member as it is printed.
+    pub fn of_any(text: &str) -> Result<Self, Invalid> {
+        let Some((set, directory)) = text.split_once('/') else {
+            return text.parse();
+        };
+        let member = set.parse::<Self>()?.of_member(directory);
+        member.ok_or_else(|| Invalid::new("pool", format!("{text:?} is no member of a set")))
+    }
+
     /// The name that a class gives: that of the pool, or that of the set.
     pub fn in_classes(&self) -> &str {
         self.0.split_once('/').map_or(&*self.0, |(set, _)| set)
@@ -178,6 +187,17 @@ impl NodeName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_of_a_member_is_parsed_as_it_is_printed() {
+        for text in ["fast", "disks/sda-1", "disks/Disk_1.x"] {
+            let name = PoolName::of_any(text).unwrap();
+            assert_eq!(name.to_string(), text);
+        }
+        for text in ["", "/", "a/", "/a", "a/b/c", "a/-b", "a/b\n", "a;b", "A"] {
+            assert!(PoolName::of_any(text).is_err(), "{text:?}");
+        }
+    }
 
     #[test]
     fn names_are_checked_by_their_grammar() {

@@ -58,6 +58,34 @@ fn a_snapshot_of_a_volume_that_was_moved_is_taken_on_its_node() {
     assert_eq!(world.after(60).steps(), ["SourceUnknown"]);
 }
 
+/// An object that a move of its disk left behind has the handle of the one that replaced it.
+///
+/// Proves: F5.
+#[test]
+fn two_volumes_with_one_handle_name_no_node() {
+    for name in ["an-old-one", "zz-old"] {
+        let mut world = World::new();
+        world.settings.functions.steer = false;
+        let mut old = world.view.volumes["pv"].clone();
+        old.place = OTHER.into();
+        world.view.volumes.insert(name.into(), old);
+        world.untaken(
+            SignedDuration::from_mins(1),
+            json!({"metadata": {"labels": null}}),
+        );
+        let steps = world.due().steps;
+        let reports: Vec<_> = steps.iter().map(|step| step.report.clone()).collect();
+        let nodes = [HERE, OTHER].map(str::to_owned);
+        assert_eq!(reports, [Some(Report::PoolOnTwoNodes { nodes })], "{name}");
+        let note = reports[0].as_ref().map(Report::to_string).unwrap();
+        assert_eq!(
+            objects::without_pool_ids(&note),
+            note,
+            "a tenant may read it"
+        );
+    }
+}
+
 /// Proves: F7.
 #[test]
 fn a_snapshot_that_was_not_taken_for_an_hour_is_not_taken_now() {

@@ -128,7 +128,7 @@ impl World {
 
 pub(super) fn pool(id: Option<PoolId>) -> PoolInventory {
     PoolInventory {
-        name: "default".into(),
+        name: "default".parse().unwrap(),
         id,
         found: None,
         unavailable: None,

@@ -107,7 +107,6 @@ fn the_longest_report_fits_an_event() {
     let (class, node, size) = (long(), long(), objects::Bytes(u64::MAX));
     let reports = [
         Report::PoolOnTwoNodes {
-            pool: PoolId::random(),
             nodes: [long(), long()],
         },
         Report::Steered {

@@ -4,7 +4,7 @@ use super::*;
 use crate::objects::{Pod, Registration};
 
 const TAINT: &str = "csi.rootcellar.dev/agent-not-ready";
-const POD: &str = "rootcellar-x";
+pub(super) const POD: &str = "rootcellar-x";
 
 /// [`HERE`] starts with the taint and with others, and its driver is ready. A class waits for its consumer.
 fn ready() -> World {
@@ -39,7 +39,7 @@ impl World {
     }
 
     /// The driver's pod with other fields.
-    fn pod(&mut self, other: Value) {
+    pub(super) fn pod(&mut self, other: Value) {
         let mut pod = json!({"metadata": {"namespace": "rootcellar-system", "name": POD, "uid": "uid-pod",
                 "labels": {"app.kubernetes.io/name": "rootcellar"}},
             "spec": {"nodeName": HERE, "containers": [{"ports": [{"name": "http", "containerPort": 9808}]}]},

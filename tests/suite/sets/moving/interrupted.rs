@@ -117,7 +117,7 @@ fn an_interrupted_move_waits_for_the_missing_disk() {
         let complete = |driver: &Running| {
             let inventory = driver.inventory().unwrap();
             let mut pools = inventory.pools.into_iter();
-            let pool = pools.find(|pool| pool.name == format!("set/{present}"));
+            let pool = pools.find(|pool| pool.name.as_str() == format!("set/{present}"));
             pool.unwrap().complete
         };
         assert!(!complete(&driver), "the copy may become the volume");
