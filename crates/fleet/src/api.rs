@@ -4,15 +4,16 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, Error};
 use objects::DriverArgs;
 use tokio::time::timeout;
 
+use crate::pager::{Page, Pager};
 use crate::reader::Reader;
 use crate::report::Report;
 use crate::step::Outcome;
-use crate::wire::{Kind, Object, PAGE, is_too_long};
+use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
@@ -52,35 +53,30 @@ impl Server {
 
     /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks
     /// is [`Outcome::Changed`].
+    /// An object that cannot be read may be what was looked for, so the question has no answer.
     pub(crate) async fn search(
         &self,
         kind: Kind,
         namespace: &str,
         mut is_found: impl FnMut(Object) -> bool,
     ) -> Result<bool, Unconfirmed> {
-        let api = self.api(kind, namespace);
-        let mut limit = PAGE;
-        let mut list = ListParams::default();
-        loop {
-            list.limit = Some(limit);
-            let request = async {
-                match api.list(&list).await {
-                    Err(error) if limit > 1 && is_too_long(&error) => Ok(None),
-                    page => page.map(Some),
+        let mut pager = Pager::new(self.api(kind, namespace));
+        while pager.end().is_none() {
+            match answer(pager.next()).await? {
+                Page::Halved => {}
+                Page::Objects(objects) => {
+                    if objects.into_iter().any(&mut is_found) {
+                        return Ok(true);
+                    }
                 }
-            };
-            let Some(page) = answer(request).await? else {
-                limit /= 2;
-                continue;
-            };
-            if page.items.into_iter().any(&mut is_found) {
-                return Ok(true);
-            }
-            match page.metadata.continue_ {
-                Some(next) if !next.is_empty() => list = list.continue_token(&next),
-                _ => return Ok(false),
+                Page::Unread(name) => {
+                    let kind = kind.plural;
+                    tracing::warn!(kind, namespace, name, "an object cannot be read");
+                    return Err(Unconfirmed::Ended(Outcome::Unanswered));
+                }
             }
         }
+        Ok(false)
     }
 
     pub(crate) async fn get(

@@ -1,30 +1,24 @@
 //! The watches of the cluster. Each keeps one map of the view.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::{Stream, StreamExt};
+use kube::Client;
 use kube::api::Api;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Client, Error};
 use objects::DriverArgs;
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
 
 use crate::answer::Page;
+use crate::feed::{Event, Feed, STALE, Trouble};
 use crate::objects::{
-    Capacity, Claim, Class, Content, Key, Node, Pod, Registration, Snapshot, Volume, key,
+    Cache, Capacity, Claim, Class, Content, Kept, Key, Node, Pod, Registration, Snapshot, Volume,
+    key,
 };
 use crate::settings::Functions;
 use crate::view::View;
-use crate::wire::{Kind, Object, PAGE, is_too_long};
+use crate::wire::{Kind, Object};
 
-/// After so much time without a good event since an error, a watch begins anew with a list, which proves that it is good.
-const STALE: Duration = Duration::from_mins(5);
 /// The time after which a kind is asked for again that the cluster did not have.
 const ABSENT: Duration = Duration::from_secs(10);
 
@@ -35,8 +29,6 @@ pub(crate) struct Cluster {
     health: Mutex<BTreeMap<&'static str, Health>>,
     changed: Notify,
 }
-
-type Heard = Result<Event<Object>, watcher::Error>;
 
 /// The meaning of an event for the health of a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +42,12 @@ enum Sign {
 }
 
 impl Sign {
-    /// `absent`: whether the cluster does not have the kind.
-    fn of(event: &Heard, absent: bool) -> Self {
+    /// `completed`: whether a complete list has come. `absent`: whether the cluster does not have the kind.
+    fn of(event: &Result<Event, Trouble>, completed: bool, absent: bool) -> Self {
         match event {
-            Ok(Event::InitDone) => Self::Complete,
-            Ok(Event::Apply(_) | Event::Delete(_)) => Self::Alive,
-            Ok(Event::Init | Event::InitApply(_)) => Self::Nothing,
+            Ok(Event::Complete) => Self::Complete,
+            Ok(Event::Put(_) | Event::Removed(_) | Event::Alive) if completed => Self::Alive,
+            Ok(_) => Self::Nothing,
             Err(_) if absent => Self::Complete,
             Err(_) => Self::Failed,
         }
@@ -72,7 +64,9 @@ struct Health {
 }
 
 impl Health {
-    fn heard(&mut self, sign: Sign, now: Instant) {
+    /// Takes note of an event. Returns whether it may make the map good or bad.
+    fn heard(&mut self, sign: Sign, now: Instant) -> bool {
+        let failed = self.failing.is_some();
         match sign {
             Sign::Complete => {
                 *self = Self {
@@ -84,6 +78,11 @@ impl Health {
             Sign::Failed => self.failing = self.failing.or(Some(now)),
             Sign::Nothing => {}
         }
+        match sign {
+            Sign::Complete | Sign::Failed => true,
+            Sign::Alive => failed,
+            Sign::Nothing => false,
+        }
     }
 
     fn is_good(&self, now: Instant) -> bool {
@@ -93,7 +92,7 @@ impl Health {
 }
 
 /// The objects of one kind in the view.
-type Map<K, T> = fn(&mut View) -> &mut BTreeMap<K, T>;
+type Map<K, T> = fn(&mut View) -> &mut Cache<K, T>;
 /// Reads an object; `None` if it is none of the driver's.
 type Read<T> = fn(Object, &DriverArgs) -> Option<T>;
 
@@ -166,8 +165,8 @@ impl Cluster {
         self.changed.notified().await;
     }
 
-    fn health(&self, kind: Kind, with: impl FnOnce(&mut Health)) {
-        with(lock(&self.health).entry(kind.plural).or_default());
+    fn health<R>(&self, kind: Kind, with: impl FnOnce(&mut Health) -> R) -> R {
+        with(lock(&self.health).entry(kind.plural).or_default())
     }
 }
 
@@ -270,8 +269,8 @@ impl Watches<'_> {
         key_of: fn(Key) -> K,
         read: Read<T>,
     ) where
-        K: Ord + Clone + Send + 'static,
-        T: Send + 'static,
+        K: Ord + Send + 'static,
+        T: Kept + Send + 'static,
     {
         let (client, resource) = (self.client.clone(), kind.resource());
         let api = match namespace {
@@ -283,105 +282,114 @@ impl Watches<'_> {
         let driver = Arc::clone(self.driver);
         tokio::spawn(async move {
             loop {
-                follow(&api, kind, &cluster, map, key_of, |object| {
-                    read(object, &driver)
-                })
-                .await;
+                let kept = Followed {
+                    kind,
+                    cluster: &cluster,
+                    map,
+                    key_of,
+                };
+                kept.follow(Feed::new(api.clone()), |object| read(object, &driver))
+                    .await;
                 tokio::time::sleep(ABSENT).await;
             }
         });
     }
 }
 
-/// The events of a kind, whose list asks for this many objects at once.
-fn events_of(api: &Api<Object>, page: u32) -> impl Stream<Item = Heard> + use<> {
-    let config = watcher::Config::default().page_size(page);
-    watcher(api.clone(), config).default_backoff()
-}
-
-/// Follows a kind until the cluster does not have it, or the watch is stale.
-async fn follow<K: Ord + Clone, T>(
-    api: &Api<Object>,
+/// A kind whose events are taken into the view.
+struct Followed<'a, K, T> {
     kind: Kind,
-    cluster: &Cluster,
+    cluster: &'a Cluster,
     map: Map<K, T>,
     key_of: fn(Key) -> K,
-    read: impl Fn(Object) -> Option<T>,
-) {
-    let mut listed = BTreeSet::new();
-    // The first error of this watch since its last good event.
-    let mut failing: Option<Instant> = None;
-    let mut page = PAGE;
-    let mut events = pin!(events_of(api, page));
-    loop {
-        let next = events.next();
-        let event = match failing {
-            None => next.await,
-            Some(since) => timeout_at((since + STALE).into(), next)
-                .await
-                .unwrap_or(None),
-        };
-        let Some(event) = event else {
-            return;
-        };
-        let absent = matches!(&event, Err(error) if kind.is_optional() && is_not_found(error));
-        let sign = Sign::of(&event, absent);
-        match sign {
-            Sign::Complete | Sign::Alive => failing = None,
-            Sign::Failed => failing = failing.or_else(|| Some(Instant::now())),
-            Sign::Nothing => {}
-        }
-        match event {
-            Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(object)) => {
-                let key = key_of(key(&object));
-                listed.insert(key.clone());
-                put(map(&mut cluster.view()), key, read(object));
+}
+
+impl<K: Ord, T: Kept> Followed<'_, K, T> {
+    /// Follows the kind until the cluster does not have it.
+    async fn follow(&self, mut feed: Feed, read: impl Fn(Object) -> Option<T>) {
+        let mut completed = false;
+        // The objects that this list could not read.
+        let mut unread = BTreeSet::new();
+        loop {
+            let event = feed.next().await;
+            let absent =
+                self.kind.is_optional() && matches!(&event, Err(trouble) if trouble.is_not_found());
+            match &event {
+                Ok(Event::Begin) => (completed, unread) = (false, BTreeSet::new()),
+                Ok(Event::Complete) => completed = true,
+                _ => {}
             }
-            Ok(Event::InitDone) => {
-                map(&mut cluster.view()).retain(|key, _| listed.contains(key));
-                listed.clear();
+            let sign = Sign::of(&event, completed, absent);
+            let changed = match event {
+                Err(trouble) if !absent => {
+                    let kind = self.kind.plural;
+                    tracing::warn!(kind, %trouble, "the watch ended, and goes on or begins again");
+                    false
+                }
+                Err(_) => self.forget(),
+                Ok(event) => self.take(event, &mut unread, &read),
+            };
+            let heard = |health: &mut Health| health.heard(sign, Instant::now());
+            if self.cluster.health(self.kind, heard) || changed {
+                self.cluster.changed.notify_one();
             }
-            Ok(Event::Apply(object)) => {
-                put(map(&mut cluster.view()), key_of(key(&object)), read(object));
+            if absent {
+                return;
             }
-            Ok(Event::Delete(object)) => put(map(&mut cluster.view()), key_of(key(&object)), None),
-            Err(_) if absent => {
-                tracing::debug!(kind = kind.plural, "the cluster does not have this kind");
-                map(&mut cluster.view()).clear();
-            }
-            Err(InitialListFailed(error)) if page > 1 && is_too_long(&error) => {
-                page /= 2;
-                tracing::info!(kind = kind.plural, page, "a list was too long");
-                events.set(events_of(api, page));
-            }
-            Err(error) => {
-                tracing::warn!(kind = kind.plural, %error, "the watch ended, and begins again");
-            }
-        }
-        cluster.health(kind, |health| health.heard(sign, Instant::now()));
-        cluster.changed.notify_one();
-        if absent {
-            return;
         }
     }
-}
 
-/// Keeps an object, or forgets it if it is none of the driver's.
-fn put<K: Ord, T>(map: &mut BTreeMap<K, T>, key: K, value: Option<T>) {
-    match value {
-        Some(value) => map.insert(key, value),
-        None => map.remove(&key),
-    };
-}
+    /// The cluster does not have the kind.
+    fn forget(&self) -> bool {
+        let kind = self.kind.plural;
+        tracing::debug!(kind, "the cluster does not have this kind");
+        let view = &mut *self.cluster.view();
+        (self.map)(view).clear();
+        view.unread.remove(kind);
+        true
+    }
 
-/// Whether the API server has no such kind, as before the CRDs of snapshots are installed. They may come at any time.
-fn is_not_found(error: &watcher::Error) -> bool {
-    match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => {
-            matches!(error, Error::Api(status) if status.code == 404)
-        }
-        _ => false,
+    /// Takes an event into the view. Returns whether a decision may depend on the change.
+    fn take(
+        &self,
+        event: Event,
+        unread: &mut BTreeSet<String>,
+        read: impl Fn(Object) -> Option<T>,
+    ) -> bool {
+        let kind = self.kind.plural;
+        // An object is read before the view is locked.
+        let (key, object) = match event {
+            Event::Alive => return false,
+            Event::Begin => {
+                (self.map)(&mut self.cluster.view()).begin();
+                return false;
+            }
+            Event::Complete => {
+                let view = &mut *self.cluster.view();
+                (self.map)(view).end();
+                view.unread.insert(kind, std::mem::take(unread));
+                return true;
+            }
+            Event::Unread(name) => {
+                tracing::warn!(
+                    kind,
+                    name,
+                    "an object is too long to be read, and is left out"
+                );
+                let view = &mut *self.cluster.view();
+                view.unread.entry(kind).or_default().insert(name.clone());
+                return unread.insert(name);
+            }
+            Event::Put(object) => (key(&object), read(object)),
+            Event::Removed(object) => (key(&object), None),
+        };
+        let view = &mut *self.cluster.view();
+        let readable = view
+            .unread
+            .get_mut(kind)
+            .is_some_and(|names| names.remove(&key.1));
+        unread.remove(&key.1);
+        (self.map)(view).put((self.key_of)(key), object) || readable
     }
 }
 
@@ -420,7 +428,8 @@ mod tests {
             (641, Sign::Failed, false),
             (650, Sign::Complete, true),
         ] {
-            health.heard(sign, at(second));
+            let heard = health.heard(sign, at(second));
+            assert!(heard || matches!(sign, Sign::Nothing | Sign::Alive));
             assert_eq!(health.is_good(at(second)), good, "{second} s");
         }
     }

@@ -15,11 +15,11 @@
 //! finish, release, look, machines, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
 //! write, live, view                           questions before a write, and the writes; the cluster in memory
-//! api, difference, due, makers
+//! api, difference, due, makers, feed
 //! step, reader
 //! report                                      the sentences of events
 //! command                                     the lines for people in them
-//! answer, objects
+//! answer, objects, pager
 //! settings, wire
 //! ```
 
@@ -32,6 +32,7 @@ mod command;
 mod compare;
 mod difference;
 mod due;
+mod feed;
 mod finish;
 mod http;
 mod label;
@@ -42,6 +43,7 @@ mod lost;
 mod machines;
 mod makers;
 mod objects;
+mod pager;
 mod pages;
 mod place;
 mod plan;

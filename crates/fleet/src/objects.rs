@@ -2,6 +2,7 @@
 //! because the caches hold every volume of the cluster. An object of another driver, or a malformed one, becomes `None`
 //! and is in no cache.
 
+mod cache;
 mod claim;
 mod driver_set;
 mod node;
@@ -12,6 +13,7 @@ use serde::Deserialize;
 
 use crate::wire::Object;
 
+pub(crate) use cache::{Cache, Kept};
 pub(crate) use claim::{Claim, SELECTED_NODE, Source};
 pub(crate) use driver_set::DriverSet;
 pub(crate) use node::{Capacity, Class, Machine, Node, Pod, Registration, startup_taint};

@@ -4,11 +4,11 @@
 //! volumes name theirs. So the volumes of the pool name the node of the snapshot. If a disk was moved or copied they may
 //! name two, and then a label or a person decides. A node that is away for a moment does not change that.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use objects::{ObjectId, PoolId, VolumeId};
 
-use crate::objects::{Content, Data, Node, Volume};
+use crate::objects::{Cache, Content, Data, Node, Volume};
 use crate::report::Report;
 use crate::view::View;
 
@@ -20,7 +20,7 @@ pub(crate) type Place = Result<String, Report>;
 pub(crate) struct Places<'a> {
     /// The names of the nodes by their place.
     names: HashMap<&'a str, &'a str>,
-    nodes: &'a BTreeMap<String, Node>,
+    nodes: &'a Cache<String, Node>,
     /// The places that the volumes of a pool require.
     pools: HashMap<PoolId, BTreeSet<&'a str>>,
     /// The places that the volumes with an id require: a move of a disk may leave an object behind.

@@ -85,7 +85,7 @@ impl PlanArgs {
     pub(crate) fn plan(&self, input: &Input, delays: &Delays) -> Result<Plan, NoPlan> {
         let (node, place) = (&self.node, self.node.topology_value());
         let view = &input.view;
-        if view.nodes.is_empty() {
+        if view.nodes.keys().next().is_none() {
             return Err(NoPlan::NoNodes);
         }
         let is_there = |found: &&Node| found.has_place(&place);
@@ -145,10 +145,12 @@ impl Input {
             .filter_map(|volume| Some(volume.claim.as_ref()?.key()))
             .collect();
         let names_node = |claim: &Claim| claim.selected.as_ref() == Some(&args.node);
-        input
-            .view
-            .claims
-            .retain(|key, claim| keys.contains(key) || names_node(claim));
+        let claims = input.view.claims.iter();
+        let others = claims.filter(|(key, claim)| !keys.contains(*key) && !names_node(claim));
+        let others: Vec<_> = others.map(|(key, _)| key.clone()).collect();
+        for key in others {
+            input.view.claims.remove(&key);
+        }
         Ok(input)
     }
 
@@ -163,20 +165,20 @@ impl Input {
         match &*kind {
             "Node" => {
                 let node = Node::read(object, driver);
-                view.nodes.extend(node.map(|node| (key.1, node)));
+                view.nodes.put(key.1, node);
             }
             "StorageClass" => {
                 let class = Class::read(object, driver);
-                view.classes.extend(class.map(|class| (key.1, class)));
+                view.classes.put(key.1, class);
             }
             "PersistentVolume" => {
                 let volume = Volume::read(object, driver);
                 let volume = volume.filter(|volume| volume.place == place);
-                view.volumes.extend(volume.map(|volume| (key.1, volume)));
+                view.volumes.put(key.1, volume);
             }
             "PersistentVolumeClaim" => {
                 let claim = Claim::read(object);
-                view.claims.extend(claim.map(|claim| (key, claim)));
+                view.claims.put(key, claim);
             }
             "VolumeSnapshotContent" => {
                 let content = Content::read(object, driver);
@@ -184,8 +186,7 @@ impl Input {
                     content.label.as_deref().and_then(place_of).as_ref() == Some(&place)
                 };
                 let content = content.filter(is_there);
-                view.contents
-                    .extend(content.map(|content| (key.1, content)));
+                view.contents.put(key.1, content);
             }
             "Pod" => {
                 let users = self.users.entry(key.0).or_default();

@@ -98,7 +98,11 @@ impl Memory {
         let mut due = Due::default();
         self.place(view, &settings.functions, now, clock, &mut due);
         if settings.functions.finish || settings.functions.release {
-            self.lose(view, settings, now, &mut due);
+            if view.shows_all_nodes() {
+                self.lose(view, settings, now, &mut due);
+            } else {
+                self.was_blind();
+            }
         }
         if settings.functions.untaint {
             self.untaint(view, settings, now, &mut due);

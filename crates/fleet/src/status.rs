@@ -35,6 +35,8 @@ pub(crate) struct Status {
     differences: Vec<Found>,
     /// The number of differences by their reason.
     counts: BTreeMap<String, usize>,
+    /// The number of objects that are too long to be read, by the plural of their kind.
+    unread: BTreeMap<String, usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,6 +129,12 @@ impl Status {
                 })
                 .collect(),
             counts,
+            unread: view
+                .unread
+                .iter()
+                .filter(|(_, names)| !names.is_empty())
+                .map(|(kind, names)| ((*kind).to_owned(), names.len()))
+                .collect(),
         }
     }
 
@@ -149,6 +157,11 @@ impl Status {
             rows.extend(node.pools.iter().map(|pool| pool.row(&node.name)));
         }
         let mut lines = table::lines(&rows);
+        for (kind, count) in &self.unread {
+            lines.push(format!(
+                "{count} {kind} are too long to be read; the controller's log names them"
+            ));
+        }
         for Found {
             reason,
             node,
@@ -280,6 +293,11 @@ struct OfObject {
     object: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfKind {
+    kind: String,
+}
+
 /// The metrics for Prometheus.
 pub(crate) fn metrics(status: &Status) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("rootcellar_fleet");
@@ -287,6 +305,14 @@ pub(crate) fn metrics(status: &Status) -> Result<String, fmt::Error> {
     registry.register("build", "The version of the controller", build);
     of_nodes(status, &mut registry);
     of_differences(status, &mut registry);
+    let unread = Family::<OfKind, Gauge<u64, AtomicU64>>::default();
+    for (kind, count) in &status.unread {
+        let kind = kind.clone();
+        let count = u64::try_from(*count).unwrap_or(u64::MAX);
+        unread.get_or_create(&OfKind { kind }).set(count);
+    }
+    let help = "The objects that are too long to be read";
+    registry.register("unread_objects", help, unread);
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
     Ok(text)

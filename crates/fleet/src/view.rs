@@ -1,13 +1,13 @@
 //! The cluster as its watches show it: one map for each kind of object.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Instant;
 
 use crate::answer::Page;
 use crate::difference::Difference;
 use crate::objects::{
-    Capacity, Claim, Class, Content, DriverSet, Key, Machine, Node, Pod, Registration, Snapshot,
-    Volume,
+    Cache, Capacity, Claim, Class, Content, DriverSet, Key, Machine, Node, Pod, Registration,
+    Snapshot, Volume,
 };
 use crate::settings::Delays;
 use crate::wire::Kind;
@@ -15,17 +15,19 @@ use crate::wire::Kind;
 /// Objects without a namespace have their name as the key.
 #[derive(Debug, Default)]
 pub(crate) struct View {
-    pub(crate) claims: BTreeMap<Key, Claim>,
-    pub(crate) volumes: BTreeMap<String, Volume>,
-    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) claims: Cache<Key, Claim>,
+    pub(crate) volumes: Cache<String, Volume>,
+    pub(crate) nodes: Cache<String, Node>,
     /// By the name of the node.
-    pub(crate) registrations: BTreeMap<String, Registration>,
-    pub(crate) classes: BTreeMap<String, Class>,
-    pub(crate) capacities: BTreeMap<Key, Capacity>,
-    pub(crate) snapshots: BTreeMap<Key, Snapshot>,
-    pub(crate) contents: BTreeMap<String, Content>,
+    pub(crate) registrations: Cache<String, Registration>,
+    pub(crate) classes: Cache<String, Class>,
+    pub(crate) capacities: Cache<Key, Capacity>,
+    pub(crate) snapshots: Cache<Key, Snapshot>,
+    pub(crate) contents: Cache<String, Content>,
     /// The pods of the driver.
-    pub(crate) pods: BTreeMap<Key, Pod>,
+    pub(crate) pods: Cache<Key, Pod>,
+    /// The names of objects that cannot be read, by the plural of their kind.
+    pub(crate) unread: BTreeMap<&'static str, BTreeSet<String>>,
     /// The `DaemonSet`s of the driver; none before they were listed.
     pub(crate) driver_sets: Option<Vec<DriverSet>>,
     /// The machines that the places with volumes have or had.
@@ -40,7 +42,17 @@ pub(crate) struct View {
     pub(crate) compared: Option<Instant>,
 }
 
+/// The kinds that a tenant writes. A decision about one of their objects finds it missing, and is not made.
+const OF_TENANTS: [Kind; 2] = [Kind::CLAIM, Kind::SNAPSHOT];
+
 impl View {
+    /// Whether everything that can show that a node or its data is still there has been read.
+    pub(crate) fn shows_all_nodes(&self) -> bool {
+        self.unread.iter().all(|(kind, names)| {
+            names.is_empty() || OF_TENANTS.iter().any(|tenants| tenants.plural == *kind)
+        })
+    }
+
     /// The places of the nodes that are in the cluster, by their names and by their labels.
     pub(crate) fn present(&self) -> HashSet<&str> {
         let nodes = self.nodes.values();

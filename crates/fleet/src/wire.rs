@@ -6,26 +6,29 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::task::{Context, Poll};
 
+use axum::BoxError;
 use axum::body::Bytes;
 use axum::http::{Request, Response};
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ApiResource;
 use kube::client::{Body, ClientBuilder, DynBody};
 use kube::core::{DynamicResourceScope, GroupVersionKind, Resource};
-use kube::{Client, Config};
+use kube::{Client, Config, Error};
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 use tower::Service;
 
-/// The longest list that is read, in bytes. The client holds it twice. A tenant can have the API server send 8 MB for
-/// one object, so a list of a fixed number of objects could fill the memory.
-const LONGEST: usize = 16 << 20;
+/// The longest answer, and the longest line of a watch, in bytes. The client holds it twice. A tenant can have the API
+/// server send 8 MB for one object, so a list of a fixed number of objects could fill the memory.
+pub(crate) const LONGEST: usize = 16 << 20;
 
-/// How many objects a list asks for at once; half as many after an answer that was too long. The API server forgets a
-/// list five minutes after its begin.
-pub(crate) const PAGE: u32 = 500;
+/// An answer, or a line of a watch, is longer than [`LONGEST`].
+#[derive(Debug, thiserror::Error)]
+#[error("longer than {} MiB", LONGEST >> 20)]
+struct TooLong;
 
 /// A client for objects of others.
 pub(crate) fn client(config: Config) -> kube::Result<Client> {
@@ -33,7 +36,7 @@ pub(crate) fn client(config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
 }
 
-/// Reads other bytes than ASCII as question marks, and fails in a list that is longer than [`LONGEST`].
+/// Reads other bytes than ASCII as question marks, and fails in what is longer than [`LONGEST`].
 ///
 /// Nothing that the controller needs has other bytes. In `managedFields` the API server stores and sends bytes that are
 /// no UTF-8, and the client would end at each of them.
@@ -55,20 +58,44 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let query = request.uri().query().unwrap_or_default();
         let is_watch = query.split('&').any(|part| part == "watch=true");
-        let limit = if is_watch { usize::MAX } else { LONGEST };
         let answer = self.0.call(request);
         Box::pin(async move {
             Ok(answer.await?.map(|body| {
-                let ascii = body.map_frame(|frame| frame.map_data(to_ascii));
-                Box::new(Limited::new(ascii, limit)) as Box<DynBody>
+                let mut length = 0;
+                let data = body.into_data_stream().map(move |data| {
+                    let data = data?;
+                    // Of a watch, only the part after the last end of a line goes on.
+                    let end = if is_watch {
+                        data.iter().rposition(|byte| *byte == b'\n')
+                    } else {
+                        None
+                    };
+                    length = end.map_or(length + data.len(), |end| data.len() - end - 1);
+                    if length > LONGEST {
+                        return Err(TooLong.into());
+                    }
+                    Ok::<_, BoxError>(to_ascii(data))
+                });
+                let body = axum::body::Body::from_stream(data);
+                Box::new(body.map_err(Into::into)) as Box<DynBody>
             }))
         })
     }
 }
 
-/// Whether an answer was longer than [`LONGEST`].
-pub(crate) fn is_too_long(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Service(error) if error.is::<LengthLimitError>())
+/// Whether an answer, or a line of a watch, came but cannot be read: it is too long, or is none of the API.
+pub(crate) fn is_unreadable(error: &Error) -> bool {
+    let first: &(dyn std::error::Error + 'static) = match error {
+        Error::SerdeError(_) => return true,
+        // An error of the standard library does not count what it wraps as its source.
+        Error::ReadEvents(error) => match error.get_ref() {
+            Some(error) => error,
+            None => return false,
+        },
+        error => error,
+    };
+    let mut sources = std::iter::successors(Some(first), |error| error.source());
+    sources.any(<dyn std::error::Error>::is::<TooLong>)
 }
 
 pub(crate) fn to_ascii(data: Bytes) -> Bytes {

@@ -6,7 +6,7 @@ use objects::{NodeName, quantity};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::Identity;
+use super::{Identity, Kept};
 use crate::wire::{Object, SNAPSHOTS, named};
 
 /// The node that shall provision a claim. The scheduler writes it, and the csi-provisioner of that node obeys it.
@@ -22,7 +22,7 @@ pub(crate) enum Source {
     Snapshot(String),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(crate) struct Claim {
     pub(crate) identity: Identity,
@@ -41,6 +41,12 @@ pub(crate) struct Claim {
     pub(crate) copies: bool,
     /// The requested bytes, unless they cannot be read.
     pub(crate) size: Option<u64>,
+}
+
+impl Kept for Claim {
+    fn identity(&mut self) -> Option<&mut Identity> {
+        Some(&mut self.identity)
+    }
 }
 
 impl Claim {

@@ -8,7 +8,7 @@ use objects::{DriverArgs, NodeName, quantity};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Identity;
+use super::{Identity, Kept};
 use crate::wire::Object;
 
 /// The annotation of a class whose claims are released when their node is lost.
@@ -24,7 +24,7 @@ pub(crate) fn startup_taint(driver: &DriverArgs) -> String {
     format!("{}/agent-not-ready", driver.driver_name)
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) identity: Identity,
     /// The value of the topology key in volumes of this node. It follows from the name. The label of the node is not
@@ -60,6 +60,12 @@ impl Machine {
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.machine_id, self.system_uuid)
+    }
+}
+
+impl Kept for Node {
+    fn identity(&mut self) -> Option<&mut Identity> {
+        Some(&mut self.identity)
     }
 }
 
@@ -134,11 +140,13 @@ fn id(text: String) -> Option<String> {
 }
 
 /// The drivers that the kubelet of a node has registered: a `CSINode`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registration {
     /// The uid of the Node for which the kubelet made it.
     pub(crate) node: String,
 }
+
+impl Kept for Registration {}
 
 impl Registration {
     /// `None` if the driver is not registered.
@@ -166,21 +174,21 @@ impl Registration {
 }
 
 /// One of the `allowedTopologies` of a class.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Term {
     #[serde(default)]
     match_label_expressions: Vec<Allowed>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Allowed {
     key: String,
     values: Vec<String>,
 }
 
 /// A `StorageClass` of the driver.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Class {
     /// Empty: every node.
     allowed: Vec<Term>,
@@ -189,6 +197,8 @@ pub(crate) struct Class {
     /// Whether the scheduler compares the capacities of the nodes.
     pub(crate) waits: bool,
 }
+
+impl Kept for Class {}
 
 impl Class {
     pub(crate) fn read(class: Object, driver: &DriverArgs) -> Option<Self> {
@@ -220,7 +230,7 @@ impl Class {
 }
 
 /// The space that the csi-provisioner of a node reports for a class, in a `CSIStorageCapacity`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Capacity {
     pub(crate) class: String,
     pub(crate) place: String,
@@ -228,6 +238,8 @@ pub(crate) struct Capacity {
     /// The uid of the pod that reported it.
     pub(crate) owner: Option<String>,
 }
+
+impl Kept for Capacity {}
 
 impl Capacity {
     pub(crate) fn read(capacity: Object, driver: &DriverArgs) -> Option<Self> {
@@ -259,7 +271,7 @@ impl Capacity {
 }
 
 /// A pod of the driver.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) node: String,
@@ -268,6 +280,8 @@ pub(crate) struct Pod {
     /// Its page; none while it has no address or is about to end.
     pub(crate) page: Option<SocketAddr>,
 }
+
+impl Kept for Pod {}
 
 impl Pod {
     pub(crate) fn read(pod: Object) -> Option<Self> {

@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use objects::{DriverArgs, ObjectId, SnapshotId, VolumeId};
 use serde::Deserialize;
 
-use super::{Identity, Owner};
+use super::{Identity, Kept, Owner};
 use crate::wire::{Object, named};
 
 /// The node whose csi-snapshotter handles a snapshot content.
@@ -17,7 +17,7 @@ pub(crate) const BOUND: &str =
 const UNWANTED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
 const BEING_TAKEN: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) uid: String,
     pub(crate) deleting: bool,
@@ -25,6 +25,8 @@ pub(crate) struct Snapshot {
     /// The bound content.
     pub(crate) content: String,
 }
+
+impl Kept for Snapshot {}
 
 impl Snapshot {
     pub(crate) fn read(snapshot: Object) -> Option<Self> {
@@ -69,7 +71,7 @@ pub(crate) enum Data {
 }
 
 /// A `VolumeSnapshotContent` of the driver.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) identity: Identity,
     pub(crate) deleting: bool,
@@ -82,6 +84,12 @@ pub(crate) struct Content {
     pub(crate) ready: bool,
     /// The label [`MANAGED_BY`].
     pub(crate) label: Option<String>,
+}
+
+impl Kept for Content {
+    fn identity(&mut self) -> Option<&mut Identity> {
+        Some(&mut self.identity)
+    }
 }
 
 impl Content {

@@ -3,7 +3,7 @@
 use objects::{DriverArgs, ObjectId, VolumeId};
 use serde::Deserialize;
 
-use super::{Identity, Owner};
+use super::{Identity, Kept, Owner};
 use crate::wire::{Object, named};
 
 /// The finalizer of a volume whose policy is `Delete`. The csi-provisioner of the volume's node removes it after it has
@@ -19,7 +19,7 @@ pub(crate) const DELETE: &str = "Delete";
 pub(crate) const RETAIN: &str = "Retain";
 
 /// A `PersistentVolume` of the driver.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) identity: Identity,
     pub(crate) deleting: bool,
@@ -51,6 +51,12 @@ pub(crate) enum Phase {
     /// The claim is deleted.
     Released,
     Other,
+}
+
+impl Kept for Volume {
+    fn identity(&mut self) -> Option<&mut Identity> {
+        Some(&mut self.identity)
+    }
 }
 
 impl Volume {

@@ -333,8 +333,9 @@ fn a_node_without_a_driver_that_is_not_the_lost_machine_blocks_nothing() {
         ("of the same template", |w| {
             w.machine("node99", "machine1", "system99");
             w.machine("node7", "machine1", "system7");
-            let node = w.view.nodes.get_mut("node7").unwrap();
+            let mut node = w.view.nodes.remove("node7").unwrap();
             node.label = Some("node7".into());
+            w.view.nodes.insert("node7".into(), node);
         }),
         ("of a group that comes and goes", |w| {
             for minute in 0..30 {

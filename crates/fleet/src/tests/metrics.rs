@@ -13,7 +13,7 @@ fn full() -> Status {
     };
     let status = json!({"nodes": [node(HERE, true), node(OTHER, false)], "pages_read": true, "compared": 60,
         "differences": [{"reason": "PoolOnTwoPages", "node": HERE, "object": "default"}],
-        "counts": {"PoolOnTwoPages": 1}});
+        "counts": {"PoolOnTwoPages": 1}, "unread": {"persistentvolumes": 1}});
     serde_json::from_value(status).unwrap()
 }
 
