@@ -68,7 +68,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::objects::DriverArgs;
@@ -268,8 +267,6 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         .clone()
         .unwrap_or_else(|| config.default_namespace.clone());
     let client = wire::client(config)?;
-    let listener = page::listen(cli.http);
-    let listener = listener.map_err(|error| Fatal::Listen(cli.http, error))?;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "starts"
     );
@@ -288,9 +285,9 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         driver: cli.driver.clone(),
         namespace,
     };
-    let page = http::serve(listener, Arc::clone(&cluster), pulse.clone());
+    http::start(cli.http, &cluster, pulse.clone())
+        .map_err(|error| Fatal::Listen(cli.http, error))?;
     tokio::select! {
-        () = page => {}
         () = read_pages(&cluster, &writer, &settings) => {}
         () = rounds(&cluster, &writer, &settings, &pulse, stop) => {}
     }

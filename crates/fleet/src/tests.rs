@@ -2,6 +2,7 @@
 
 mod comparing;
 mod confirming;
+mod http;
 mod labels;
 mod lists;
 mod lost;

@@ -140,3 +140,60 @@ impl<K: Ord + Borrow<Q>, T, Q: Ord + ?Sized> std::ops::Index<&Q> for Cache<K, T>
         self.get(key).unwrap()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Object(Identity, u32);
+
+    impl Kept for Object {
+        fn identity(&mut self) -> Option<&mut Identity> {
+            Some(&mut self.0)
+        }
+    }
+
+    /// An object with this version and this content.
+    fn object(version: &str, content: u32) -> Option<Object> {
+        let identity = Identity {
+            namespace: String::new(),
+            name: "one".into(),
+            uid: "u".into(),
+            version: version.into(),
+        };
+        Some(Object(identity, content))
+    }
+
+    #[test]
+    fn a_new_version_alone_is_kept_and_changes_nothing() {
+        let mut cache = Cache::default();
+        for (object, changed) in [
+            (object("1", 1), true),
+            (object("2", 1), false),
+            (object("3", 2), true),
+            (None, true),
+            (None, false),
+        ] {
+            assert_eq!(cache.put("one", object.clone()), changed, "{object:?}");
+            assert_eq!(cache.get("one"), object.as_ref());
+        }
+    }
+
+    #[test]
+    fn a_list_forgets_what_it_did_not_have() {
+        let mut cache = Cache::default();
+        for key in ["one", "two", "three"] {
+            cache.put(key, object("1", 1));
+        }
+        cache.begin();
+        cache.put("two", object("1", 1));
+        cache.put("four", object("1", 1));
+        // A list that ends halfway begins again.
+        cache.begin();
+        cache.put("one", object("1", 1));
+        assert_eq!(cache.len(), 4, "nothing is gone before the end");
+        cache.end();
+        assert_eq!(cache.keys().collect::<Vec<_>>(), [&"one"]);
+    }
+}

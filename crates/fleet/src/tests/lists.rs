@@ -26,6 +26,9 @@ const CLAIMS: usize = 12;
 #[derive(Debug, Clone, Copy)]
 struct Server {
     stream: Stream,
+    claims: usize,
+    /// The bytes of `managedFields` of each claim.
+    managed: usize,
     /// The megabytes of each claim.
     megabytes: usize,
     /// A claim that is longer than an answer may be.
@@ -56,6 +59,8 @@ enum Trouble {
 
 const PLAIN: Server = Server {
     stream: Stream::Refused(422),
+    claims: CLAIMS,
+    managed: 0,
     megabytes: 0,
     long: None,
     trouble: None,
@@ -66,10 +71,15 @@ type Part = io::Result<Bytes>;
 impl Server {
     /// The claim in parts, of which the long ones are spaces.
     fn claim(self, claim: usize) -> Vec<Part> {
-        let object = json!({"metadata": {"namespace": "shop", "name": format!("claim{claim:02}"), "uid": "u",
-            "resourceVersion": "7"}, "spec": {"storageClassName": "fast"}});
+        let managed = "f".repeat(self.managed);
+        let object = json!({"metadata": {"namespace": "shop", "name": format!("claim{claim:02}"),
+            "uid": format!("00000000-0000-4000-8000-{claim:012}"), "resourceVersion": "7",
+            "managedFields": [{"manager": managed}]}, "spec": {"storageClassName": "fast",
+            "volumeName": format!("pvc-00000000-0000-4000-8000-{claim:012}")}, "status": {"phase": "Bound"}});
         let megabytes = if self.long == Some(claim) {
             (LONGEST >> 20) + 1
+        } else if self.claims > CLAIMS && claim % (self.claims / 3) == 7 {
+            8
         } else {
             self.megabytes
         };
@@ -91,7 +101,10 @@ impl Server {
         let mark = || vec![Ok(format!("{mark}\n").into())];
         let added = |claims| (0..claims).flat_map(move |claim| self.event("ADDED", claim));
         let parts: Vec<Part> = match self.stream {
-            Stream::Whole => added(claims).chain(mark()).collect(),
+            Stream::Whole => {
+                let parts = stream::iter(added(claims).chain(mark()));
+                return answer(parts.chain(stream::pending()));
+            }
             Stream::Behind if claims > 0 => {
                 let behind = self.event("DELETED", claims);
                 added(claims + 1).chain(behind).chain(mark()).collect()
@@ -138,7 +151,7 @@ impl Server {
         let value = |key: &str| query.split('&').find_map(|part| part.strip_prefix(key));
         let number = |key: &str| value(key).map(|number| number.parse::<usize>().unwrap());
         let is_claims = request.uri().path().ends_with("claims");
-        let claims = if is_claims { CLAIMS } else { 0 };
+        let claims = if is_claims { self.claims } else { 0 };
         if value("sendInitialEvents=").is_some() {
             assert_eq!(value("resourceVersion="), Some(""), "as new as the request");
             return self.streams(claims);
@@ -313,5 +326,43 @@ fn nothing_is_lost_while_an_object_of_the_cluster_cannot_be_read() {
         // The absence counts from the moment at which all is seen.
         let steps = world.wait(29);
         assert!(goes_on || steps.is_empty(), "{kind:?}: {steps:?}");
+    }
+}
+
+/// The time until the view is complete and the peak of the memory, next to a client that only reads the bytes:
+///
+///     cargo test --release -p rootcellar-fleet a_hundred_thousand -- --ignored --nocapture --test-threads 1
+///
+/// The server is in this process, and makes each part when it is read, so the peak is above that of the controller.
+#[test]
+#[ignore = "a measurement"]
+fn a_hundred_thousand_claims_with_three_large_ones_are_read() {
+    let peak = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        line.unwrap().trim().to_owned()
+    };
+    for stream in [Stream::Whole, Stream::Refused(422)] {
+        let server = Server {
+            stream,
+            claims: 100_000,
+            managed: 1500,
+            ..PLAIN
+        };
+        let begun = std::time::Instant::now();
+        let bytes: usize = (0..server.claims)
+            .flat_map(|claim| server.event("ADDED", claim))
+            .map(|part| part.unwrap().len())
+            .sum();
+        let (read, begun) = (begun.elapsed(), std::time::Instant::now());
+        let before = peak();
+        let view = view(server);
+        eprintln!(
+            "{stream:?}: {bytes} bytes are made in {read:?}; complete after {:?}; peak {before} before, {} after",
+            begun.elapsed(),
+            peak()
+        );
+        assert_eq!(view.claims.len(), server.claims);
+        assert!(begun.elapsed() < read + Duration::from_mins(1));
     }
 }
