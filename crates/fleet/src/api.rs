@@ -51,9 +51,8 @@ impl Server {
         }
     }
 
-    /// Lists the objects of a kind page by page, until one is what was looked for. A kind that the cluster lacks
-    /// is [`Outcome::Changed`].
-    /// An object that cannot be read may be what was looked for, so the question has no answer.
+    /// Lists the objects of a kind page by page, until one is the object that is sought. A kind that the cluster lacks is
+    /// [`Outcome::Changed`]. An object that cannot be read may be the one that is sought, so the question has no answer.
     pub(crate) async fn search(
         &self,
         kind: Kind,

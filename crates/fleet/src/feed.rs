@@ -2,7 +2,7 @@
 //!
 //! A server that can streams the list: it sends the objects alone, as the first part of a watch, and then a mark. It needs
 //! no pages, and nothing expires. Others refuse that in many ways: the feature is off, or the storage behind the server is
-//! too old and the stream ends with an error. So whatever goes wrong before the mark, the list is read by pages.
+//! too old and the stream ends with an error. So after any error before the mark, the list is read by pages.
 //!
 //! A list may take as long as it makes progress. Without progress for [`STALE`], it begins again.
 
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::pager::{Page, Pager};
 use crate::wire::{Object, is_unreadable};
 
-/// After so long without an object, a page or a bookmark, a list begins, which proves what the state is. The server sends
+/// After so long without an object, a page or a bookmark, a list begins, which proves the state. The server sends
 /// a bookmark each minute.
 pub(crate) const STALE: Duration = Duration::from_mins(5);
 /// The longest time of a stream that begins with a list, in seconds.
@@ -35,7 +35,7 @@ type Watch = BoxStream<'static, kube::Result<WatchEvent<Object>>>;
 /// A change of the state.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A list begins. The objects that do not follow before [`Event::Complete`] are gone.
+    /// A list begins. The objects that do not follow before [`Event::Complete`] are removed.
     Begin,
     /// The object is there. Before [`Event::Complete`] it may be as it was before.
     Put(Object),

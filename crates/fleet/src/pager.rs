@@ -20,7 +20,7 @@ const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 #[derive(Debug, Clone)]
 pub(crate) struct Pager {
     api: Api<Object>,
-    /// The next page has so many objects. The token of a page does not depend on that.
+    /// The number of objects of the next page. The token of a page does not depend on it.
     limit: u32,
     token: Option<String>,
     /// The version of the list, once the last page has come.

@@ -36,7 +36,7 @@ pub(crate) fn client(config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
 }
 
-/// Reads other bytes than ASCII as question marks, and fails in what is longer than [`LONGEST`].
+/// Reads other bytes than ASCII as question marks, and fails in an answer that is longer than [`LONGEST`].
 ///
 /// Nothing that the controller needs has other bytes. In `managedFields` the API server stores and sends bytes that are
 /// no UTF-8, and the client would end at each of them.
@@ -87,7 +87,7 @@ where
 pub(crate) fn is_unreadable(error: &Error) -> bool {
     let first: &(dyn std::error::Error + 'static) = match error {
         Error::SerdeError(_) => return true,
-        // An error of the standard library does not count what it wraps as its source.
+        // An error of the standard library hides the error that it wraps from its sources.
         Error::ReadEvents(error) => match error.get_ref() {
             Some(error) => error,
             None => return false,

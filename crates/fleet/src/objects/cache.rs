@@ -155,23 +155,23 @@ mod tests {
     }
 
     /// An object with this version and this content.
-    fn object(version: &str, content: u32) -> Option<Object> {
+    fn object(version: &str, content: u32) -> Object {
         let identity = Identity {
             namespace: String::new(),
             name: "one".into(),
             uid: "u".into(),
             version: version.into(),
         };
-        Some(Object(identity, content))
+        Object(identity, content)
     }
 
     #[test]
     fn a_new_version_alone_is_kept_and_changes_nothing() {
         let mut cache = Cache::default();
         for (object, changed) in [
-            (object("1", 1), true),
-            (object("2", 1), false),
-            (object("3", 2), true),
+            (Some(object("1", 1)), true),
+            (Some(object("2", 1)), false),
+            (Some(object("3", 2)), true),
             (None, true),
             (None, false),
         ] {
@@ -184,15 +184,15 @@ mod tests {
     fn a_list_forgets_what_it_did_not_have() {
         let mut cache = Cache::default();
         for key in ["one", "two", "three"] {
-            cache.put(key, object("1", 1));
+            cache.put(key, Some(object("1", 1)));
         }
         cache.begin();
-        cache.put("two", object("1", 1));
-        cache.put("four", object("1", 1));
+        cache.put("two", Some(object("1", 1)));
+        cache.put("four", Some(object("1", 1)));
         // A list that ends halfway begins again.
         cache.begin();
-        cache.put("one", object("1", 1));
-        assert_eq!(cache.len(), 4, "nothing is gone before the end");
+        cache.put("one", Some(object("1", 1)));
+        assert_eq!(cache.len(), 4, "nothing is removed before the end");
         cache.end();
         assert_eq!(cache.keys().collect::<Vec<_>>(), [&"one"]);
     }

@@ -217,13 +217,13 @@ fn view(server: Server) -> View {
         }
         std::mem::take(&mut *cluster.view())
     };
-    // The clock goes on when nothing else can.
+    // The time passes when nothing else can happen.
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(filled)
 }
 
-/// Whatever a server does, the view is complete, but for an object that cannot be read and is named.
+/// With any server, the view is complete, but for an object that cannot be read and is named.
 ///
 /// Proves: F8.
 #[test]
