@@ -70,7 +70,7 @@ func nodesToCome(s *scenario) {
 		m.reports(s, class)
 	}
 	// A copy has the space of its original.
-	s.node("copy", map[string]string{topologyKey: rig.node1.value, templateLabel: "true"}, nil)
+	s.node("copy", map[string]string{topologyKey: rig.node1.value, templateLabel: "true"}, nil, hardware("copy"))
 	s.Cleanup(func() {
 		_, _ = command(backgroundContext, "kubectl", "delete", "node", "copy", "--ignore-not-found")
 	})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -218,6 +219,28 @@ func differences(s *scenario) {
 		}
 		return ""
 	})
+}
+
+// printed returns the command in a note that has these words.
+func (s *scenario) printed(note, words string) string {
+	s.Helper()
+	for i, part := range strings.Split(note, "`") {
+		if i%2 == 1 && strings.Contains(part, words) {
+			return part
+		}
+	}
+	s.Fatalf("no command %q in: %s", words, note)
+	return ""
+}
+
+// runs runs a printed command. The driver is reached through its socket instead of the pod, which does not run.
+func (s *scenario) runs(printed string, m *machine) string {
+	s.Helper()
+	text := regexp.MustCompile("kubectl exec (?:-i )?-n "+system+" "+m.pod()+" -c driver -- /rootcellar ([a-z]+ [a-z]+)").
+		ReplaceAllString(printed, os.Getenv("DRIVER")+" $1 --endpoint "+m.socket())
+	out, err := command(s.Context(), "sh", "-c", text)
+	s.must(err)
+	return out
 }
 
 // page returns a page of the controller.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,7 +23,12 @@ var losing = []string{"--steer", "--label", "--compare", "--finish", "--release"
 // lostScenarios is the number of scenarios of the stage.
 var lostScenarios int
 
-var lost = []entry{
+// lost are the scenarios of the stage. The last one compares the rights that all others used.
+var lost = slices.Concat(losses, deceived, rivals, paged, []entry{
+	{"the account has the rights that these functions use, and every other write is refused", lostRights},
+})
+
+var losses = []entry{
 	{"a StatefulSet whose node is deleted runs elsewhere, and the lost disk keeps its bytes", runsElsewhere},
 	{"the controller is killed at each write of a release, which arrives or does not, and the release ends", killedInRelease},
 	{"a node that is back between any two writes of a release keeps its data", backInRelease},
@@ -34,7 +40,6 @@ var lost = []entry{
 	{"the plan of a person releases claims, and is undone after each step", planned},
 	{"nothing is released or finished while many nodes are absent", manyAbsent},
 	{"volumes and objects without each other are reported, and the printed commands resolve that", differences},
-	{"the account has the rights that these functions use, and every other write is refused", lostRights},
 }
 
 // releasing is a class whose claims are released.

@@ -92,7 +92,7 @@ func TestFleet(t *testing.T) {
 	stage("side by side", true, beside, whole)
 	stage("one by one", false, alone, whole)
 	stage("autoscaled nodes", false, autoscaled, whole)
-	stage("lost nodes", false, lost, func(s *scenario) {
+	losingNodes := func(s *scenario) {
 		whole(s)
 		s.uncontrol()
 		s.grant("fleet.finishDeletions=true,fleet.releaseClaims=true")
@@ -100,7 +100,8 @@ func TestFleet(t *testing.T) {
 		rig.fleet.forget()
 		lostScenarios = len(lost)
 		s.control(losing...)
-	})
+	}
+	stage("lost nodes", false, lost, losingNodes)
 	stage("startup taints", false, tainted, func(s *scenario) {
 		whole(s)
 		s.uncontrol()
@@ -108,6 +109,7 @@ func TestFleet(t *testing.T) {
 		rig.fleet.as(s.token())
 		s.control(untainting...)
 	})
+	stage("restored", false, restored, losingNodes)
 }
 
 var results struct {

@@ -58,6 +58,9 @@ type proxy struct {
 	away  bool
 	// hidden is the beginning of the paths that are not found.
 	hidden string
+	// stalls and lies are those of deceit_test.go, by the end of the path of a kind.
+	stalls map[string]chan struct{}
+	lies   map[string]*lie
 	// running end when the API server no longer answers.
 	running map[*http.Request]context.CancelFunc
 	// gate is the transport of the client's account.
@@ -82,7 +85,8 @@ func newProxy(name string) *proxy {
 	if err != nil {
 		panic(err)
 	}
-	p := &proxy{name: name, url: "http://" + listener.Addr().String(), running: map[*http.Request]context.CancelFunc{}}
+	p := &proxy{name: name, url: "http://" + listener.Addr().String(), running: map[*http.Request]context.CancelFunc{},
+		stalls: map[string]chan struct{}{}, lies: map[string]*lie{}}
 	p.as(admin.BearerToken)
 	p.config = filepath.Join(os.Getenv("RUN"), "kubeconfig-"+name)
 	text := fmt.Sprintf(`apiVersion: v1
@@ -104,14 +108,17 @@ current-context: e2e
 			r.SetURL(upstream)
 			// The transport sets the token of the account.
 			r.Out.Header.Del("Authorization")
+			// It compresses then by itself, and lies read what it returns.
+			r.Out.Header.Del("Accept-Encoding")
 		},
 		Transport:     roundTripper(p.forward),
 		FlushInterval: -1,
 		ModifyResponse: func(response *http.Response) error {
+			c := response.Request.Context().Value(callKey{}).(*call)
 			p.mutex.Lock()
-			defer p.mutex.Unlock()
-			response.Request.Context().Value(callKey{}).(*call).status = response.StatusCode
-			return nil
+			c.status = response.StatusCode
+			p.mutex.Unlock()
+			return p.deceive(c, response)
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:     nil,
@@ -201,7 +208,7 @@ func (p *proxy) hide(path string) {
 func (p *proxy) hides(c *call) bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	return p.hidden != "" && strings.HasPrefix(c.path, p.hidden)
+	return p.hidden != "" && strings.HasPrefix(c.path, p.hidden) || p.denies(c)
 }
 
 func (p *proxy) end(r *http.Request) {

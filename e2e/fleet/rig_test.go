@@ -7,6 +7,7 @@ package fleet
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -141,6 +142,8 @@ type machine struct {
 	value string
 	// taints are those with which the Node starts.
 	taints []corev1.Taint
+	// unlabelled says that its Node starts without the label, because the driver has never run under this name.
+	unlabelled bool
 
 	driver, provisioner, snapshotter *process
 	// provisioning and snapshotting are the proxies of the two sidecars.
@@ -238,7 +241,7 @@ func (s *scenario) grant(values string) {
 	var text strings.Builder
 	for _, object := range render(values) {
 		switch object.GetKind() {
-		case "ClusterRole", "Role", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
+		case "ConfigMap", "ClusterRole", "Role", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			line, err := object.MarshalJSON()
 			s.must(err)
 			text.WriteString("---\n" + string(line) + "\n")
@@ -388,18 +391,24 @@ func (m *machine) register(s *scenario) {
 func (m *machine) makeNode(s *scenario) {
 	s.Helper()
 	labels := map[string]string{}
-	if len(m.name) <= 63 {
+	if len(m.name) <= 63 && !m.unlabelled {
 		labels[topologyKey] = m.name
 	}
-	s.node(m.name, labels, m.taints)
+	s.node(m.name, labels, m.taints, hardware(m.dir))
+}
+
+// hardware has the ids of a machine, which stay the same under another name.
+func hardware(of string) corev1.NodeSystemInfo {
+	sum := sha256.Sum256([]byte(of))
+	return corev1.NodeSystemInfo{MachineID: fmt.Sprintf("%x", sum[:16]), SystemUUID: fmt.Sprintf("%x-%x-%x-%x-%x", sum[16:20], sum[20:22], sum[22:24], sum[24:26], sum[26:])}
 }
 
 // node creates a node that is ready and has resources for many pods.
-func (s *scenario) node(name string, labels map[string]string, taints []corev1.Taint) {
+func (s *scenario) node(name string, labels map[string]string, taints []corev1.Taint, info corev1.NodeSystemInfo) {
 	s.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		corev1.LabelHostname: name[:min(63, len(name))], corev1.LabelOSStable: "linux",
-	}}}
+	}}, Status: corev1.NodeStatus{NodeInfo: info}}
 	maps.Copy(node.Labels, labels)
 	_, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
 	s.must(err)
@@ -551,7 +560,7 @@ func (s *scenario) control(arguments ...string) {
 	s.uncontrol()
 	rig.arguments = arguments
 	env := []string{"KUBECONFIG=" + rig.fleet.config, "POD_NAMESPACE=" + system, "RUST_LOG=info,rootcellar_fleet=debug"}
-	rig.controller = launch("fleet", env, os.Getenv("FLEET"), append([]string{"--http", "127.0.0.1:9809"}, arguments...)...)
+	rig.controller = launch("fleet", env, os.Getenv("FLEET"), append([]string{"--http", "0.0.0.0:9809"}, arguments...)...)
 }
 
 // uncontrol ends the controller.

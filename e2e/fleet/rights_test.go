@@ -27,12 +27,15 @@ const account = "rootcellar-fleet"
 // token returns one of the controller's account.
 func (s *scenario) token() string {
 	s.Helper()
+	return s.tokenOf(system, account)
+}
+
+// tokenOf returns one of an account.
+func (s *scenario) tokenOf(namespace, name string) string {
+	s.Helper()
 	seconds := int64(3600)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	made, err := client.CoreV1().ServiceAccounts(system).CreateToken(s.Context(), account, request, metav1.CreateOptions{})
-	if apierrors.IsNotFound(err) {
-		s.Skip("the chart has no fleet")
-	}
+	made, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(s.Context(), name, request, metav1.CreateOptions{})
 	s.must(err)
 	return made.Status.Token
 }

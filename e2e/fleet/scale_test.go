@@ -140,7 +140,7 @@ func (c *scale) addNodes() {
 
 // addWatcher adds the objects of a node.
 func (c *scale) addWatcher(name string, classes []storagev1.StorageClass) {
-	c.node(name, map[string]string{topologyKey: name}, nil)
+	c.node(name, map[string]string{topologyKey: name}, nil, hardware(name))
 	(&machine{name: name}).registerDriver(c.scenario)
 	for _, class := range classes {
 		size := resource.MustParse("100Gi")
