@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,8 +26,10 @@ var deceived = []entry{
 func (s *scenario) seesGone(m *machine) {
 	s.Helper()
 	s.eventually("the controller misses node "+m.name, patience, func() string {
-		if page := s.page("/nodes"); !strings.Contains(page, fmt.Sprintf(`{"name":%q,"exists":false`, m.value)) {
-			return page
+		// The controller may have just begun.
+		page, err := command(s.Context(), "curl", "--silent", "--show-error", "http://127.0.0.1:9809/nodes")
+		if err != nil || !strings.Contains(page, fmt.Sprintf(`{"name":%q,"exists":false`, m.value)) {
+			return fmt.Sprint(page, err)
 		}
 		return ""
 	})
@@ -179,6 +182,23 @@ func (s *scenario) remembered(m *machine) {
 	})
 }
 
+// forgotten removes a machine from the memory, and waits until the controller has read it again.
+func (s *scenario) forgotten(m *machine) {
+	s.Helper()
+	s.kubectl("--namespace", system, "patch", "configmap", memory, "--type=merge", "--patch", fmt.Sprintf(`{"data": {%q: null}}`, m.value))
+	reads := func() int {
+		return len(rig.fleet.seen(to(http.MethodGet, "/configmaps/"+memory).and(func(c *call) bool { return c.status == http.StatusOK })))
+	}
+	// The second reading begins after the first one has its effect.
+	before := reads()
+	s.eventually("the controller has read the memory", patience, func() string {
+		if now := reads(); now < before+2 {
+			return fmt.Sprint(now-before, " readings")
+		}
+		return ""
+	})
+}
+
 // renamed has nodes on which no driver runs: the lost machine under another name, another machine before and after the
 // controller has forgotten the lost one, and one that the driver's DaemonSet selects.
 //
@@ -218,7 +238,7 @@ func renamed(s *scenario) {
 	second.lose(s)
 	s.evict("db2")
 	blocks("stranger-2", "the driver is to run there", other)
-	s.kubectl("--namespace", system, "patch", "configmap", memory, "--type=merge", "--patch", fmt.Sprintf(`{"data": {%q: null}}`, second.value))
+	s.forgotten(second)
 	s.node("stranger-3", nil, nil, hardware("stranger-3"))
 	remove("stranger-2")
 	blocks("stranger-3", "nobody knows the lost machine", other)

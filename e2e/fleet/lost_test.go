@@ -18,7 +18,7 @@ import (
 
 // losing are the controller's arguments, with delays that a test can wait for.
 var losing = []string{"--steer", "--label", "--compare", "--finish", "--release", "--key", key,
-	"--absent-for=4s", "--retired-for=4s", "--compare-every=10s", "--undo-after=4s"}
+	"--absent-for=4s", "--retired-for=4s", "--compare-every=10s"}
 
 // lostScenarios is the number of scenarios of the stage.
 var lostScenarios int
@@ -31,7 +31,7 @@ var lost = slices.Concat(losses, deceived, rivals, paged, []entry{
 var losses = []entry{
 	{"a StatefulSet whose node is deleted runs elsewhere, and the lost disk keeps its bytes", runsElsewhere},
 	{"the controller is killed at each write of a release, which arrives or does not, and the release ends", killedInRelease},
-	{"a node that is back between any two writes of a release keeps its data", backInRelease},
+	{"a node that is back between any two writes of a release keeps its data, and a person decides about it", backInRelease},
 	{"a living node that does not answer, or shows the disk, blocks a release", blockedRelease},
 	{"claims that nobody makes anew, or that somebody needs, are not released", notReleased},
 	{"a volume whose own policy is Retain stays after its claim is released", retainedRelease},
@@ -141,6 +141,9 @@ func (s *scenario) volume(name string) *corev1.PersistentVolume {
 	return found
 }
 
+// releasedClaim is the annotation of a volume whose release began, with the uid of the claim.
+const releasedClaim = "rootcellar.dev/released-claim"
+
 // Proves: F9.
 func runsElsewhere(s *scenario) {
 	m := s.extra("lost", "3G")
@@ -235,7 +238,31 @@ func killedInRelease(s *scenario) {
 	}
 }
 
-// backInRelease has the node back when a write is due, and drops that write, so that the controller has to look again.
+// retained returns a complaint unless the volume keeps its data, and waits for a person in this phase.
+func (s *scenario) retained(volume string, phase corev1.PersistentVolumePhase, file string) string {
+	s.Helper()
+	s.intact(file)
+	found := s.volume(volume)
+	if found.DeletionTimestamp != nil || found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || found.Status.Phase != phase {
+		return fmt.Sprint(found.DeletionTimestamp, found.Spec.PersistentVolumeReclaimPolicy, found.Status.Phase)
+	}
+	return ""
+}
+
+// decides has a person run one of the two commands about a volume that a release left at Retain.
+func (s *scenario) decides(volume string, m *machine, policy corev1.PersistentVolumeReclaimPolicy) {
+	s.Helper()
+	note := s.event("PersistentVolume", volume, "ReleaseKept")
+	words := map[corev1.PersistentVolumeReclaimPolicy]string{corev1.PersistentVolumeReclaimRetain: "kubectl patch", corev1.PersistentVolumeReclaimDelete: "\"Delete\""}
+	s.runs(s.printed(note, words[policy]), m)
+	found := s.volume(volume)
+	if found.Spec.PersistentVolumeReclaimPolicy != policy || found.Annotations[releasedClaim] != "" {
+		s.Errorf("after the command: %s, %v", found.Spec.PersistentVolumeReclaimPolicy, found.Annotations)
+	}
+}
+
+// backInRelease has the node back when a write is due. The first write arrives nevertheless; the others are dropped, so that
+// the controller has to look again.
 //
 // Proves: F9.
 func backInRelease(s *scenario) {
@@ -256,34 +283,36 @@ func backInRelease(s *scenario) {
 		held := rig.fleet.hold(s, write.of(s, set, volume))
 		m.lose(s)
 		s.evict(set)
-		held.wait(s, "the controller writes "+write.name)
+		late := held.wait(s, "the controller writes "+write.name)
 		m.back(s)
 		others = append(others, m)
-		held.drop()
+		if write.name == "Retain" {
+			held.release(s, late)
+		} else {
+			held.drop()
+		}
 		for _, again := range resume {
 			again()
 		}
+		stays := func(phase corev1.PersistentVolumePhase) {
+			s.Helper()
+			s.always("the volume keeps its data, and waits for a person", 6*time.Second, func() string { return s.retained(volume, phase, file) })
+		}
 		switch write.name {
 		case "Retain", "the claim":
-			s.eventually("the policy is put back", patience, func() string {
-				found := s.volume(volume)
-				if found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete || found.Annotations["rootcellar.dev/policy-before-release"] != "" {
-					return fmt.Sprint(found.Spec.PersistentVolumeReclaimPolicy, found.Annotations)
-				}
-				return ""
-			})
+			stays(corev1.VolumeBound)
 			if claim := s.theClaim("data-" + set + "-0"); claim.Spec.VolumeName != volume || claim.DeletionTimestamp != nil {
 				s.Errorf("the claim: %s, %v", claim.Spec.VolumeName, claim.DeletionTimestamp)
 			}
 			s.scheduled(set+"-0", m)
+			policy := corev1.PersistentVolumeReclaimDelete
+			if write.name == "the claim" {
+				policy = corev1.PersistentVolumeReclaimRetain
+			}
+			s.decides(volume, m, policy)
 		case "the volume":
-			s.always("the volume keeps its data, and waits for a person", 6*time.Second, func() string {
-				found := s.volume(volume)
-				if found.DeletionTimestamp != nil || found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || found.Status.Phase != corev1.VolumeReleased {
-					return fmt.Sprint(found.DeletionTimestamp, found.Spec.PersistentVolumeReclaimPolicy, found.Status.Phase)
-				}
-				return ""
-			})
+			stays(corev1.VolumeReleased)
+			s.event("PersistentVolume", volume, "ReleaseKept")
 		default:
 			s.gone("pv", volume)
 		}

@@ -121,7 +121,7 @@ current-context: e2e
 			return p.deceive(c, response)
 		},
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:     nil,
+		ErrorLog:     quiet,
 	}
 	server := &http.Server{Handler: p.handler(reverse), ErrorLog: quiet}
 	go func() { _ = server.Serve(listener) }()

@@ -470,9 +470,11 @@ func lostRights(s *scenario) {
 			return err
 		}
 	}
-	policy := func(policy, before, more string) string {
-		return fmt.Sprintf(`{"metadata": {"annotations": {"rootcellar.dev/policy-before-release": %s}}, "spec": {"persistentVolumeReclaimPolicy": %q%s}}`, before, policy, more)
+	policy := func(policy, claim, more string) string {
+		return fmt.Sprintf(`{"metadata": {"annotations": {%q: %s}}, "spec": {"persistentVolumeReclaimPolicy": %q%s}}`, releasedClaim, claim, policy, more)
 	}
+	uid := fmt.Sprintf("%q", s.theClaim("bound").UID)
+	maps, file := core.CoreV1().ConfigMaps(system), []byte(`{"data": {"mine": "ids"}}`)
 	deletes := func(name string) func() error {
 		return func() error { return volumes.Delete(ctx, name, metav1.DeleteOptions{}) }
 	}
@@ -481,12 +483,14 @@ func lostRights(s *scenario) {
 		"a bound volume loses its finalizers":    patch(bound.Name, `{"metadata": {"finalizers": null}}`),
 		"a released one loses its finalizers":    patch(released.Name, `{"metadata": {"finalizers": null}}`),
 		"a volume is retained without a note":    patch(bound.Name, `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`),
-		"a volume is retained and more":          patch(bound.Name, policy("Retain", `"Delete"`, `, "mountOptions": ["suid"]`)),
-		"a volume is retained for another":       patch(bound.Name, policy("Retain", `"Delete"`, `, "claimRef": {"name": "mine"}`)),
+		"a volume is retained and more":          patch(bound.Name, policy("Retain", uid, `, "mountOptions": ["suid"]`)),
+		"a volume is retained for another":       patch(bound.Name, policy("Retain", uid, `, "claimRef": {"name": "mine"}`)),
 		"a volume grows":                         patch(bound.Name, `{"spec": {"capacity": {"storage": "1Ti"}}}`),
+		"a volume is retained for another claim": patch(bound.Name, policy("Retain", `"mine"`, "")),
+		"a volume is marked and not retained":    patch(bound.Name, policy("Delete", uid, "")),
 		"a volume gets a label":                  patch(bound.Name, `{"metadata": {"labels": {"new": "label"}}}`),
 		"a volume gets an annotation":            patch(bound.Name, `{"metadata": {"annotations": {"new": "annotation"}}}`),
-		"a released volume is retained":          patch(released.Name, policy("Retain", `"Delete"`, "")),
+		"a released volume is retained":          patch(released.Name, policy("Retain", uid, "")),
 		"a claim in use by another is deleted":   func() error { return claims.Delete(ctx, "held", metav1.DeleteOptions{}) },
 		"an unbound claim is deleted":            func() error { return claims.Delete(ctx, "waits", metav1.DeleteOptions{}) },
 		"all claims are deleted":                 func() error { return claims.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}) },
@@ -496,8 +500,26 @@ func lostRights(s *scenario) {
 		"a claim loses its node and a finalizer": of("waits", `{"metadata": {"annotations": {"`+selected+`": null}, "finalizers": null}}`),
 		"a claim's finalizers go":                of("held", `{"metadata": {"finalizers": null}}`),
 		"a pod is deleted":                       func() error { return core.CoreV1().Pods(system).Delete(ctx, rig.node1.pod(), metav1.DeleteOptions{}) },
-		"a set is deleted":                       func() error { return core.AppsV1().StatefulSets(s.namespace).Delete(ctx, "db", metav1.DeleteOptions{}) },
-		"a secret is read":                       func() error { _, err := core.CoreV1().Secrets(system).List(ctx, metav1.ListOptions{}); return err },
+		"another ConfigMap is read":              func() error { _, err := maps.Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); return err },
+		"all ConfigMaps are read":                func() error { _, err := maps.List(ctx, metav1.ListOptions{}); return err },
+		"another ConfigMap changes": func() error {
+			_, err := maps.Patch(ctx, "kube-root-ca.crt", types.MergePatchType, file, metav1.PatchOptions{})
+			return err
+		},
+		"the memory is deleted": func() error { return maps.Delete(ctx, memory, metav1.DeleteOptions{}) },
+		"a ConfigMap is created": func() error {
+			_, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+			return err
+		},
+		"the DaemonSets of others are read": func() error {
+			_, err := core.AppsV1().DaemonSets(s.namespace).List(ctx, metav1.ListOptions{})
+			return err
+		},
+		"a DaemonSet is deleted": func() error {
+			return core.AppsV1().DaemonSets(system).Delete(ctx, "rootcellar", metav1.DeleteOptions{})
+		},
+		"a set is deleted": func() error { return core.AppsV1().StatefulSets(s.namespace).Delete(ctx, "db", metav1.DeleteOptions{}) },
+		"a secret is read": func() error { _, err := core.CoreV1().Secrets(system).List(ctx, metav1.ListOptions{}); return err },
 	}
 	for what, try := range refused {
 		if err := try(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
@@ -508,21 +530,30 @@ func lostRights(s *scenario) {
 		what string
 		try  func() error
 	}{
-		{"retain", patch(bound.Name, policy("Retain", `"Delete"`, ""))},
-		{"put back", patch(bound.Name, policy("Delete", "null", ""))},
+		{"retain", patch(bound.Name, policy("Retain", uid, ""))},
 		{"forget a node", of("waits", `{"metadata": {"annotations": {"`+selected+`": null}}}`)},
+		{"remember a machine", func() error {
+			_, err := maps.Patch(ctx, memory, types.MergePatchType, file, metav1.PatchOptions{})
+			return err
+		}},
 		{"delete a claim", func() error { return claims.Delete(ctx, "bound", metav1.DeleteOptions{}) }},
 		{"delete a released volume", deletes(released.Name)},
 	} {
 		s.must(wrap(allowed.what, allowed.try()))
 	}
-	// Put back is for volumes that the controller retained.
-	retained := s.source("retained", rig.node2)
+	// Nothing writes Delete, not even for a volume that the controller itself retained.
+	begun, retained := s.source("begun", rig.node2), s.source("retained", rig.node2)
+	uid = fmt.Sprintf("%q", s.theClaim("begun").UID)
+	s.must(wrap("retain", patch(begun.Name, policy("Retain", uid, ""))()))
 	s.kubectl("patch", "pv", retained.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
-	if err := patch(retained.Name, policy("Delete", "null", ""))(); !apierrors.IsForbidden(err) {
-		s.Errorf("a retained volume is to be deleted with its claim: %v", err)
+	for _, name := range []string{begun.Name, retained.Name} {
+		for _, claim := range []string{"null", uid} {
+			if err := patch(name, policy("Delete", claim, ""))(); !apierrors.IsForbidden(err) {
+				s.Errorf("a retained volume is to be deleted with its claim: %v", err)
+			}
+		}
+		s.kubectl("patch", "pv", name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
 	}
-	s.kubectl("patch", "pv", retained.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
 	s.kubectl("patch", "pvc", "held", "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`)
 }
 

@@ -83,12 +83,9 @@ func deletedMeanwhile(s *scenario) {
 		}
 		if returns {
 			s.always("the volume keeps its data, and waits for a person", 8*time.Second, func() string {
-				found := s.volume(volume)
-				if found.DeletionTimestamp != nil || found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || found.Status.Phase != corev1.VolumeReleased {
-					return fmt.Sprint(found.DeletionTimestamp, found.Spec.PersistentVolumeReclaimPolicy, found.Status.Phase)
-				}
-				return s.same(h, uid)
+				return s.retained(volume, corev1.VolumeReleased, h.file) + s.same(h, uid)
 			})
+			s.decides(volume, m, corev1.PersistentVolumeReclaimRetain)
 		} else {
 			s.elsewhere(set, volume)
 			s.always("the claim is deleted once", 5*time.Second, func() string { return s.same(h, uid) })
