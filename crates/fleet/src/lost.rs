@@ -316,6 +316,8 @@ impl Lost<'_> {
                 volume: volume.id,
             });
         }
+        // A list may lack a node that the API server knows by its name.
+        facts.extend(place.clone().map(Live::NoPlace));
         let names = || Arc::new(self.view.nodes.keys().cloned().collect());
         let known = Arc::clone(self.known.get_or_init(names));
         facts.push(Live::NoOtherNode { place, known });

@@ -158,7 +158,7 @@ fn a_claim_of_a_lost_node_is_released_in_three_steps() {
     assert!(world.wait(29).is_empty());
     assert_eq!(world.wait(2), ["retain pv"]);
     let due = world.after(60).due();
-    assert!(due.steps.is_empty() || due.steps[0].confirm.len() == 2);
+    assert!(due.steps.is_empty() || due.steps[0].confirm.len() == 3);
     world.memory.released(None, world.now);
     world.after(1).read_again();
     world.pv(retained());
