@@ -180,20 +180,6 @@ func restoredServer(s *scenario) {
 	young.startSnapshotter()
 	s.printsManifests(young)
 	s.always("the controller writes nothing", 10*time.Second, check)
-	// The printed command makes the objects of the volumes.
-	for _, on := range []*machine{m, young} {
-		s.runs(s.printed(s.event("Node", on.name, "VolumeWithoutPersistentVolume"), "volume manifest --all"), on)
-	}
-	for i, volume := range later {
-		on := young
-		if i > 0 && i <= 4 {
-			on = m
-		}
-		if found := s.bound(volume.Spec.ClaimRef.Name, on); found.Spec.CSI.VolumeHandle != volume.Spec.CSI.VolumeHandle {
-			s.Errorf("claim %s has another volume: %s", volume.Spec.ClaimRef.Name, found.Spec.CSI.VolumeHandle)
-		}
-	}
-	intact()
 }
 
 // deleting matches the commands that delete data or objects.
