@@ -541,7 +541,7 @@ func lostRights(s *scenario) {
 	} {
 		s.must(wrap(allowed.what, allowed.try()))
 	}
-	// Nothing writes Delete, not even for a volume that the controller itself retained.
+	// Nothing writes Delete, also for a volume that the controller itself retained.
 	begun, retained := s.source("begun", rig.node2), s.source("retained", rig.node2)
 	uid = fmt.Sprintf("%q", s.theClaim("begun").UID)
 	s.must(wrap("retain", patch(begun.Name, policy("Retain", uid, ""))()))

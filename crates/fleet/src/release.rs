@@ -98,8 +98,8 @@ pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Du
     }
 }
 
-/// The report about a volume that the controller set to Retain, and whose release does not go on: its data is there, its
-/// class does not ask for the release any more, or an earlier version began it, which did not note for which claim.
+/// The report about a volume that the controller set to Retain, and whose release does not go on. Either its data is there,
+/// or its class does not ask for the release any more, or an earlier version began it and did not note for which claim.
 fn kept(volume: &Volume, opted: bool, standing: Standing, lost: &Lost<'_>) -> Option<Report> {
     let is_bound = match (volume.policy, volume.phase) {
         (Policy::Released | Policy::ReleasedBefore, Phase::Bound) => true,
