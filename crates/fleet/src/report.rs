@@ -91,8 +91,8 @@ pub(crate) enum Report {
     )]
     ReleasedClaim { volume: String, node: String },
     #[error(
-        "the release does not go on, because node {node} is back or may have the volume, the class does not ask for it any \
-         more, or an earlier version began it; the volume keeps the policy Retain{}", choices(ways.as_deref(), *is_bound)
+        "the release stopped, because node {node} is back or may have the volume, the class does not ask for it, or an \
+         earlier version began it. The volume keeps the policy Retain{}", choices(ways.as_deref(), *is_bound)
     )]
     ReleaseKept {
         node: String,
