@@ -192,7 +192,7 @@ func differences(s *scenario) {
 	handle := volume.Spec.CSI.VolumeHandle
 	pool, hash := handle[:strings.LastIndex(handle, "-")], handle[strings.LastIndex(handle, "-")+1:]
 	inPod := "kubectl exec -n " + system + " " + m.pod() + " -c driver -- /rootcellar volume delete "
-	if !strings.Contains(note, "`"+inPod+hash+"`") || strings.Contains(note, strings.TrimPrefix(pool, "v1-")) {
+	if !strings.Contains(note, inPod+hash+";; esac`") || strings.Contains(note, strings.TrimPrefix(pool, "v1-")) {
 		s.Fatalf("the command names the volume of handle %s, and no pool: %s", handle, note)
 	}
 	note = s.event("PersistentVolume", empty.Name, "PersistentVolumeWithoutVolume")

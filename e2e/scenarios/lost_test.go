@@ -87,8 +87,9 @@ spec:
 		}
 		return "there is no event"
 	})
-	printed := note[strings.LastIndex(note, "`kubectl "):]
-	_, err = s.shell("sh", "-c", strings.Trim(printed[:strings.LastIndex(printed, "`")], "`"))
+	// The last command between backquotes deletes the data, if no object names it.
+	parts := strings.Split(note, "`")
+	_, err = s.shell("sh", "-c", parts[len(parts)-2])
 	s.must(err)
 	s.eventually("the page has no difference", patience, func() string {
 		page := s.kubectl("get", "--raw", "/api/v1/namespaces/"+system+"/services/rootcellar-fleet:http/proxy/metrics")

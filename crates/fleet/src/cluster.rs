@@ -61,18 +61,21 @@ struct Health {
     listed: bool,
     /// The first error since the last good event, of this watch or of those before it.
     failing: Option<Instant>,
+    /// The last good event. The server sends a bookmark each minute.
+    alive: Option<Instant>,
 }
 
 impl Health {
     /// Takes note of an event. Returns whether it may make the map good or bad.
     fn heard(&mut self, sign: Sign, now: Instant) -> bool {
         let failed = self.failing.is_some();
+        if matches!(sign, Sign::Complete | Sign::Alive) {
+            self.alive = Some(now);
+        }
         match sign {
             Sign::Complete => {
-                *self = Self {
-                    listed: true,
-                    failing: None,
-                }
+                self.listed = true;
+                self.failing = None;
             }
             Sign::Alive => self.failing = None,
             Sign::Failed => self.failing = self.failing.or(Some(now)),
@@ -87,7 +90,9 @@ impl Health {
 
     fn is_good(&self, now: Instant) -> bool {
         let stale = |since| now.saturating_duration_since(since) > STALE;
-        self.listed && !self.failing.is_some_and(stale)
+        // A process that stood still, or whose watch died, has heard nothing.
+        let silent = |since| now.saturating_duration_since(since) > 2 * STALE;
+        self.listed && !self.failing.is_some_and(stale) && !self.alive.is_none_or(silent)
     }
 }
 

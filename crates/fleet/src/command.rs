@@ -7,7 +7,7 @@
 use std::fmt;
 
 use objects::manifest::{is_name, is_namespace};
-use objects::{NameHash, ObjectId};
+use objects::{NameHash, ObjectId, VolumeId};
 use serde_json::{Value, json};
 
 use crate::objects::Identity;
@@ -21,6 +21,13 @@ const DRIVER: &str = "-c driver -- /rootcellar";
 /// A line for `sh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command(String);
+
+impl Command {
+    /// Both commands, the second one only if the first one succeeds.
+    pub(crate) fn then(&self, next: &Self) -> Self {
+        Self(format!("{self} && {next}"))
+    }
+}
 
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,15 +105,17 @@ impl Target {
     }
 
     /// Changes the object by these operations, all or none.
-    #[allow(dead_code, reason = "releases and plans print patches next")]
     pub(crate) fn patch(&self, operations: &[Operation<'_>]) -> Command {
         let is_this = Operation::Test(&["metadata", "uid"], self.uid.clone().into());
         let operations = [&is_this].into_iter().chain(operations);
         let patch = quoted(&operations.map(Operation::json).collect());
         let resource = self.kind.resource();
-        let plural = match &*resource.group {
-            "" => resource.plural,
-            group => format!("{}.{group}", resource.plural),
+        let kind = match (self.kind, &*resource.group) {
+            // An event has little space.
+            (Kind::VOLUME, _) => "pv".to_owned(),
+            (Kind::CLAIM, _) => "pvc".to_owned(),
+            (_, "") => resource.plural,
+            (_, group) => format!("{}.{group}", resource.plural),
         };
         let namespace = match &*self.namespace {
             "" => String::new(),
@@ -114,7 +123,7 @@ impl Target {
         };
         let name = &self.name;
         Command(format!(
-            "kubectl patch {plural} {name}{namespace} --type=json -p {patch}"
+            "kubectl patch {kind} {name}{namespace} --type=json -p {patch}"
         ))
     }
 
@@ -136,7 +145,6 @@ impl Target {
 
 /// An operation of a JSON patch, at the path of these keys.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(dead_code, reason = "releases and plans print patches next")]
 pub(crate) enum Operation<'a> {
     /// Fails the patch if the value is another one.
     Test(&'a [&'a str], Value),
@@ -233,19 +241,33 @@ impl Driver {
         ))
     }
 
-    /// Makes the objects that the node's volumes and snapshots lack. Those that exist stay as they are.
+    /// Deletes the data of a volume or a snapshot, unless an object names it by then.
+    pub(crate) fn delete<I: ObjectId>(&self, hash: NameHash) -> Command {
+        let objects = if I::OBJECT == VolumeId::OBJECT {
+            "kubectl get pv -o jsonpath='{.items[*].spec.csi.volumeHandle}'"
+        } else {
+            "kubectl get volumesnapshotcontents -o jsonpath='{.items[*].status.snapshotHandle} \
+             {.items[*].spec.source.snapshotHandle}'"
+        };
+        let delete = self.run::<I>("delete", hash);
+        Command(format!(
+            "H=$({objects}) && case $H in *{hash}*) echo an object names it;; *) {delete};; esac"
+        ))
+    }
+
+    /// Writes the objects that the node's volumes and snapshots lack, for a person to read: the node may be anybody's.
     pub(crate) fn restore(&self) -> Command {
         let Self { namespace, pod } = self;
         Command(format!(
             "kubectl get pvc -A -o json | kubectl exec -i -n {namespace} {pod} {DRIVER} volume manifest --all --claims \
-             --snapshots --known - | kubectl create -f -"
+             --snapshots --known - >restore.yaml"
         ))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use objects::{PoolId, SnapshotId, VolumeId};
+    use objects::{PoolId, SnapshotId};
 
     use super::*;
 
@@ -283,15 +305,13 @@ mod tests {
             (
                 volume.patch(&retained),
                 format!(
-                    "kubectl patch persistentvolumes pvc-1 --type=json -p '[{is_this},{}]'",
+                    "kubectl patch pv pvc-1 --type=json -p '[{is_this},{}]'",
                     r#"{"op":"remove","path":"/metadata/annotations/a.example~1b~0c"},{"op":"replace","path":"/spec/persistentVolumeReclaimPolicy","value":"Delete"}"#
                 ),
             ),
             (
                 claim.patch(&[]),
-                format!(
-                    "kubectl patch persistentvolumeclaims data-db-0 -n shop --type=json -p '[{is_this}]'"
-                ),
+                format!("kubectl patch pvc data-db-0 -n shop --type=json -p '[{is_this}]'"),
             ),
             (
                 content.patch(&[Operation::Test(&["spec", "driver"], "it's `é😀".into())]),
@@ -319,14 +339,25 @@ mod tests {
                 format!("kubectl exec -n {exec} volume manifest {hash}"),
             ),
             (
-                driver.run::<SnapshotId>("delete", hash),
-                format!("kubectl exec -n {exec} snapshot delete {hash}"),
+                driver.delete::<VolumeId>(hash),
+                format!(
+                    "H=$(kubectl get pv -o jsonpath='{{.items[*].spec.csi.volumeHandle}}') && case $H in *{hash}*) echo an \
+                     object names it;; *) kubectl exec -n {exec} volume delete {hash};; esac"
+                ),
+            ),
+            (
+                driver.delete::<SnapshotId>(hash),
+                format!(
+                    "H=$(kubectl get volumesnapshotcontents -o jsonpath='{{.items[*].status.snapshotHandle}} \
+                     {{.items[*].spec.source.snapshotHandle}}') && case $H in *{hash}*) echo an object names it;; *) \
+                     kubectl exec -n {exec} snapshot delete {hash};; esac"
+                ),
             ),
             (
                 driver.restore(),
                 format!(
                     "kubectl get pvc -A -o json | kubectl exec -i -n {exec} volume manifest --all --claims --snapshots \
-                     --known - | kubectl create -f -"
+                     --known - >restore.yaml"
                 ),
             ),
         ];

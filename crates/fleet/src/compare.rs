@@ -10,9 +10,9 @@ use objects::inventory::{Inventory, Item, PoolInventory};
 use objects::{DriverArgs, ObjectId, PoolId, PoolName, SnapshotId, VolumeId};
 
 use crate::answer::{self, Page};
-use crate::command::{Command, Driver, Target, Unprintable};
+use crate::command::{Command, Driver, Operation, Target, Unprintable};
 use crate::difference::{Difference, Differences};
-use crate::objects::{Content, Data, Phase, Policy, Volume};
+use crate::objects::{Content, Data, Phase, Policy, RETAIN, Volume};
 use crate::report::{Alone, Gone, Remedy, Report};
 use crate::step::About;
 use crate::view::View;
@@ -47,9 +47,7 @@ impl Objects {
 pub(crate) fn compare(objects: &Objects, view: &View, claims_watched: bool) -> Differences {
     let look = Look::new(objects, view, claims_watched);
     let mut found = Differences::new();
-    for (node, inventory) in &look.pages {
-        look.alone(node, inventory, &mut found);
-    }
+    look.alone(&mut found);
     look.gone(&mut found);
     look.twice(&mut found);
     found
@@ -58,6 +56,21 @@ pub(crate) fn compare(objects: &Objects, view: &View, claims_watched: bool) -> D
 /// Whether so many differ that one cause is likelier than as many mistakes, such as an older backup or a wrong disk.
 fn are_many(differ: usize, all: usize) -> bool {
     differ >= 3 && differ * 10 > all
+}
+
+/// The volumes and snapshots of a node that no object names, with their pools.
+#[derive(Default)]
+struct Lacking<'a> {
+    volumes: Vec<(&'a PoolInventory, &'a Item<VolumeId>)>,
+    snapshots: Vec<(&'a PoolInventory, &'a Item<SnapshotId>)>,
+    /// All of the node.
+    all: usize,
+}
+
+impl Lacking<'_> {
+    fn lack(&self) -> usize {
+        self.volumes.len() + self.snapshots.len()
+    }
 }
 
 struct Look<'a> {
@@ -106,16 +119,30 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The volumes and snapshots of a node that no object names.
-    fn alone(&self, node: &str, inventory: &Inventory, found: &mut Differences) {
+    /// The volumes and snapshots of the nodes that no object names. An older backup may lack few of each node and many in
+    /// all.
+    fn alone(&self, found: &mut Differences) {
+        let pages = self.pages.iter();
+        let nodes: Vec<_> = pages
+            .map(|(node, page)| (*node, self.lacking(page)))
+            .collect();
+        let lack = nodes.iter().map(|(_, one)| one.lack()).sum();
+        let everywhere = are_many(lack, nodes.iter().map(|(_, one)| one.all).sum());
+        for (node, lacking) in nodes {
+            let many = everywhere || are_many(lacking.lack(), lacking.all);
+            self.of_node(node, lacking, many, found);
+        }
+    }
+
+    fn lacking<'b>(&self, inventory: &'b Inventory) -> Lacking<'b> {
         let named = &self.objects.named_volumes;
         let known = self.objects.named_snapshots.as_ref();
-        let (mut volumes, mut snapshots, mut all) = (Vec::new(), Vec::new(), 0);
+        let mut lacking = Lacking::default();
         for pool in inventory.pools.iter().filter(|pool| pool.complete) {
             let lacks = |item: &&Item<VolumeId>| !named.contains(&item.id);
             let of_pool = pool.volumes.iter().filter(lacks);
-            volumes.extend(of_pool.map(|item| (pool, item)));
-            all += pool.volumes.len();
+            lacking.volumes.extend(of_pool.map(|item| (pool, item)));
+            lacking.all += pool.volumes.len();
             let Some(known) = known else {
                 continue;
             };
@@ -123,14 +150,21 @@ impl<'a> Look<'a> {
                 !known.contains(&item.id) && !self.making.contains(&item.id.pool())
             };
             let of_pool = pool.snapshots.iter().filter(lacks);
-            snapshots.extend(of_pool.map(|item| (pool, item)));
-            all += pool.snapshots.len();
+            lacking.snapshots.extend(of_pool.map(|item| (pool, item)));
+            lacking.all += pool.snapshots.len();
         }
-        let lack = volumes.len() + snapshots.len();
+        lacking
+    }
+
+    fn of_node(&self, node: &str, lacking: Lacking<'_>, many: bool, found: &mut Differences) {
+        let (lack, all) = (lacking.lack(), lacking.all);
+        let Lacking {
+            volumes, snapshots, ..
+        } = lacking;
         let driver = self.driver(node);
         let remedy = |each: &dyn Fn(&Driver) -> Remedy| {
             let driver = driver.as_ref()?;
-            if !are_many(lack, all) {
+            if !many {
                 return Some(each(driver));
             }
             let command = driver.restore();
@@ -140,7 +174,7 @@ impl<'a> Look<'a> {
             let hash = item.id.hash();
             let remedy = remedy(&|driver| Remedy::Each {
                 manifest: Some(driver.run::<VolumeId>("manifest", hash)),
-                delete: driver.run::<VolumeId>("delete", hash),
+                delete: driver.delete::<VolumeId>(hash),
             });
             let alone = alone_of(node, pool, item, remedy);
             let report = Report::VolumeWithoutPersistentVolume(Box::new(alone));
@@ -150,7 +184,7 @@ impl<'a> Look<'a> {
             let hash = item.id.hash();
             let remedy = remedy(&|driver| Remedy::Each {
                 manifest: None,
-                delete: driver.run::<SnapshotId>("delete", hash),
+                delete: driver.delete::<SnapshotId>(hash),
             });
             let alone = alone_of(node, pool, item, remedy);
             let report = Report::SnapshotWithoutContent(Box::new(alone));
@@ -187,13 +221,19 @@ impl<'a> Look<'a> {
                 gone.entry(node).or_default().push(volume);
             }
         }
+        // A person declared the loss of a retired pool.
+        let lack = |node: &str, volumes: &[&Volume]| {
+            let volumes = volumes.iter();
+            volumes
+                .filter(|volume| !self.is_retired(volume, node))
+                .count()
+        };
+        let lacks = gone.iter().map(|(node, volumes)| lack(node, volumes));
+        let everywhere = are_many(lacks.sum(), all.values().sum());
         for (node, volumes) in gone {
-            // A person declared the loss of a retired pool.
-            let unexplained = volumes
-                .iter()
-                .filter(|volume| !self.is_retired(volume, node));
-            let (lack, all) = (unexplained.count(), all[node]);
-            let many = are_many(lack, all).then_some(Gone::Many { lack, all });
+            let (lack, all) = (lack(node, &volumes), all[node]);
+            let many = everywhere || are_many(lack, all);
+            let many = many.then_some(Gone::Many { lack, all });
             for volume in volumes {
                 let gone = self.remedy(volume, node, many.as_ref());
                 let difference = Difference {
@@ -226,8 +266,22 @@ impl<'a> Look<'a> {
             && pools
                 .iter()
                 .all(|pool| pool.complete && pool.quarantined == 0);
+        let is_lost = self.is_retired(volume, node) && self.is_nowhere_else(volume, node);
         // It may have been moved to any pool of the node.
-        (serves || self.is_retired(volume, node)) && answer::lists_all(inventory)
+        (serves || is_lost) && answer::lists_all(inventory)
+    }
+
+    /// Whether every other node with a driver shows that it does not have the volume's pool. A disk that was retired on
+    /// one node may be in another.
+    fn is_nowhere_else(&self, volume: &Volume, node: &str) -> bool {
+        let pods: BTreeSet<&str> = self.view.pods.values().map(|pod| &*pod.node).collect();
+        let nodes = self.view.nodes.iter();
+        let drivers = nodes.filter(|(name, of)| of.label.is_some() || pods.contains(&***name));
+        let mut others = drivers.filter(|(name, _)| *name != node);
+        others.all(|(other, _)| {
+            let page = self.pages.get(&**other);
+            page.is_some_and(|page| answer::shows(page, volume.id.pool(), false).is_none())
+        })
     }
 
     fn is_retired(&self, volume: &Volume, node: &str) -> bool {
@@ -259,14 +313,18 @@ impl<'a> Look<'a> {
             });
             volume.phase == Phase::Bound && (is_its_claim || !self.claims_watched)
         });
+        let of_volume = Target::new(Kind::VOLUME, &volume.identity)?;
         let target = match claim {
             Some(claim) => {
                 let (namespace, name) = claim.key();
-                Target::named(Kind::CLAIM, &namespace, &name, claim.uid())
+                Target::named(Kind::CLAIM, &namespace, &name, claim.uid())?
             }
-            None => Target::new(Kind::VOLUME, &volume.identity),
+            None => of_volume.clone(),
         };
-        target.map(|target| target.delete())
+        // The data may be back when a person runs the command.
+        let policy = ["spec", "persistentVolumeReclaimPolicy"];
+        let retain = of_volume.patch(&[Operation::Replace(&policy, RETAIN.into())]);
+        Ok(retain.then(&target.delete()))
     }
 
     /// Pools whose disk two nodes have. Any node's page may say so of any pool, so the `PersistentVolumes` say which

@@ -147,7 +147,8 @@ impl Feed {
         // A stream would meet the same line again. A page can step over its object.
         self.by_pages |= trouble.is_unreadable();
         if silent || trouble.is_expired() || trouble.is_unreadable() {
-            self.by_pages |= matches!(self.state, State::Stream(_));
+            // A stream whose head never comes is still in the first state.
+            self.by_pages |= matches!(self.state, State::Start | State::Stream(_));
             self.state = State::Start;
         } else if matches!(self.state, State::Watch(_)) {
             self.state = State::Listed;
@@ -174,7 +175,7 @@ impl Feed {
                     .watch(&WatchParams::default(), &self.version)
                     .await?;
                 self.state = State::Watch(watch.boxed());
-                self.good = Instant::now();
+                // That it opens proves nothing: one that ends at once would hide that nothing comes.
                 Ok(None)
             }
             State::Watch(watch) => {

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kube::api::ListParams;
 use objects::{NodeName, VolumeId};
@@ -22,11 +23,25 @@ const MAX_LABEL: usize = 63;
 
 type Confirmed = Result<(), Unconfirmed>;
 
+/// An answer is shared for so long. A round can last for minutes.
+const FRESH: Duration = Duration::from_secs(5);
+
 /// The answers about nodes, which the steps of a round share: a claim can name any node, and each tenant can have many.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    places: Mutex<HashMap<String, Arc<OnceCell<Confirmed>>>>,
-    nodes: OnceCell<Result<Vec<Node>, Unconfirmed>>,
+    places: Mutex<HashMap<String, Answer<()>>>,
+    nodes: Mutex<Answer<Arc<Vec<Node>>>>,
+}
+
+/// An answer, and when it was asked for.
+type Answer<T> = Arc<OnceCell<(Instant, Result<T, Unconfirmed>)>>;
+
+/// The answer that is under way or fresh, or an empty one.
+fn current<T>(answer: &mut Answer<T>) -> Answer<T> {
+    if answer.get().is_some_and(|(at, _)| at.elapsed() > FRESH) {
+        *answer = Answer::default();
+    }
+    Arc::clone(answer)
 }
 
 impl Server {
@@ -34,12 +49,9 @@ impl Server {
         match fact {
             Live::NoNode(name) => self.no_node(name).await,
             Live::NoPlace(place) => {
-                let cell = {
-                    let mut places = shared.places.lock().await;
-                    Arc::clone(places.entry(place.clone()).or_default())
-                };
-                let answer = cell.get_or_init(|| self.no_place(place, shared));
-                answer.await.clone()
+                let answer = current(shared.places.lock().await.entry(place.clone()).or_default());
+                let ask = async || (Instant::now(), self.no_place(place, shared).await);
+                answer.get_or_init(ask).await.1.clone()
             }
             Live::NoOtherNode { place, known } => {
                 let nodes = self.nodes(shared).await?;
@@ -81,18 +93,20 @@ impl Server {
     }
 
     /// All nodes as the API server has them now.
-    async fn nodes<'a>(&self, shared: &'a Shared) -> Result<&'a [Node], Unconfirmed> {
-        let list = async || {
+    async fn nodes(&self, shared: &Shared) -> Result<Arc<Vec<Node>>, Unconfirmed> {
+        let list = async {
             let mut nodes = Vec::new();
             let read = |node| {
                 nodes.extend(Node::read(node, &self.driver));
                 false
             };
             self.search(Kind::NODE, "", read).await?;
-            Ok(nodes)
+            Ok(Arc::new(nodes))
         };
-        let nodes = shared.nodes.get_or_init(list).await;
-        nodes.as_deref().map_err(Clone::clone)
+        let answer = current(&mut *shared.nodes.lock().await);
+        let list = Box::pin(list);
+        let ask = async || (Instant::now(), list.await);
+        answer.get_or_init(ask).await.1.clone()
     }
 
     /// That the pool is still retired. One pod of the driver must answer, and none may say otherwise.

@@ -254,6 +254,10 @@ impl Lost<'_> {
 
     /// Whether the node of a volume, which is in the cluster, did not call the pool retired when it answered last.
     pub(crate) fn is_back(&self, volume: &Volume) -> bool {
+        // Before the pages were read, nobody knows that.
+        if !self.view.pages_read {
+            return false;
+        }
         let mut of_id = self.watched.retired.keys();
         !of_id.any(|(id, _)| *id == volume.id)
     }

@@ -132,9 +132,10 @@ pub(crate) fn changes(remembered: &Remembered, view: &View) -> BTreeMap<String, 
             changes.insert(node.place.clone(), Some(lines));
         }
     }
-    let unused = remembered
-        .keys()
-        .filter(|place| !places.contains(&***place));
+    // A volume that cannot be read may name the place.
+    let all_seen = view.shows_all_nodes();
+    let unused = remembered.keys();
+    let unused = unused.filter(|place| all_seen && !places.contains(&***place));
     changes.extend(unused.map(|place| (place.clone(), None)));
     changes
 }

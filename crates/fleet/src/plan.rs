@@ -444,7 +444,7 @@ impl Display for Plan {
             writeln!(f, "\nThere is no step for this node.")?;
         }
         for one in &self.left {
-            writeln!(f, "\n{}", printable(&one.about))?;
+            writeln!(f, "\nOBJECT {}:\n{}", one.key, printable(&one.about))?;
             list(f, "Note", &one.notes)?;
         }
         if !self.kept.is_empty() {

@@ -1,7 +1,7 @@
 # shellcheck shell=sh disable=SC2154,SC2317 # the variables are of facts, which rootcellar-fleet writes above
-# The steps after a lost node. Before a claim is deleted, its volume gets Retain, so a node that comes back at any moment
-# erases nothing. Each step and each check can be repeated after an interruption. An object that was made again since the
-# plan is not touched.
+# The steps after a lost node. Before a claim is deleted, its volume gets Retain, so a node that comes back erases no data
+# of a claim that the plan deletes. Each step and each check can be repeated after an interruption. An object that was made
+# again since the plan is not touched.
 set -eu
 provisioner=external-provisioner.volume.kubernetes.io/finalizer
 snapshotter=snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection
@@ -82,13 +82,18 @@ wait_for() { # DESCRIPTION COMMAND...
 }
 
 # The steps of a volume.
-same_volume() { expect "the uid of PersistentVolume $volume" "$(of_volume .metadata.uid)" "$volume_uid"; }
+same_volume() {
+    uid=$(of_volume .metadata.uid) &&
+        { test "$uid" = "$volume_uid" || fail "PersistentVolume $volume is not the one of the plan, but '$uid'; make a new plan"; }
+}
+# While the claim of the plan exists, its volume must be that of the plan: one that was made again may be where the data is.
 check_retain() {
-    is_gone "pv/$volume" "$volume_uid" ||
+    if claim_is_gone && volume_is_gone; then return; fi
+    same_volume &&
         expect "the policy of $volume" "$(of_volume .spec.persistentVolumeReclaimPolicy)" Retain
 }
 do_retain() {
-    volume_is_gone && return
+    if claim_is_gone && volume_is_gone; then return; fi
     check_gone
     same_volume
     set_policy Retain
@@ -116,8 +121,8 @@ check_pods() {
     test -z "$users" || fail "pods name claim $namespace/$claim: $users; delete them by force if their node is lost"
 }
 do_claim() {
-    check_retain
     claim_is_gone && return
+    check_retain
     check_gone
     check_pods
     state=$(of_claim "range .metadata.finalizers[*]}{@}{\"\\n\"}{end")

@@ -68,7 +68,10 @@ impl Reader {
             Ok(()) if answer.status == StatusCode::OK => {
                 serde_json::from_slice(&body).map_err(|_| "answers with no inventory".to_owned())
             }
-            Ok(()) | Err(Distrust::Unsigned) => Err(unsigned(answer.status, &answer.headers)),
+            Ok(()) => {
+                Err("says that the request is too old; set both clocks to the same time".to_owned())
+            }
+            Err(Distrust::Unsigned) => Err(unsigned(answer.status, &answer.headers)),
             Err(Distrust::Ahead(by)) => Err(clock(node, by, "ahead of")),
             Err(Distrust::Behind(by)) => Err(clock(node, by, "behind")),
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::command::{Command, Operation, Target};
 use crate::due::Due;
 use crate::lost::{Elsewhere, Loss, Lost, Standing};
-use crate::objects::{Claim, DELETE, POLICY_BEFORE, Phase, Policy, RELEASED, RETAIN, Volume};
+use crate::objects::{Claim, DELETE, POLICY_BEFORE, Phase, Policy, RELEASED, Volume};
 use crate::report::Report;
 use crate::step::{About, Change, Live, Step, Verdict};
 use crate::view::View;
@@ -122,15 +122,23 @@ fn ways(volume: &Volume) -> Option<[Command; 2]> {
         Policy::ReleasedBefore => POLICY_BEFORE,
         _ => RELEASED,
     };
-    let volume = Target::new(Kind::VOLUME, &volume.identity).ok()?;
-    let forget = Operation::Remove(&["metadata", "annotations", key]);
-    let policy = ["spec", "persistentVolumeReclaimPolicy"];
-    let before = Operation::Test(&policy, RETAIN.into());
-    let delete = Operation::Replace(&policy, DELETE.into());
-    Some([
-        volume.patch(std::slice::from_ref(&forget)),
-        volume.patch(&[before, forget.clone(), delete]),
-    ])
+    let target = Target::new(Kind::VOLUME, &volume.identity).ok()?;
+    let annotation = ["metadata", "annotations", key];
+    let forget = Operation::Remove(&annotation);
+    let keep = target.patch(std::slice::from_ref(&forget));
+    // The data goes with this claim alone, and only as the event says: with the claim, or at once.
+    let uid = volume.claim.as_ref()?.uid();
+    let phase = match volume.phase {
+        Phase::Bound => "Bound",
+        _ => "Released",
+    };
+    let let_go = target.patch(&[
+        Operation::Test(&["spec", "claimRef", "uid"], uid.into()),
+        Operation::Test(&["status", "phase"], phase.into()),
+        forget,
+        Operation::Replace(&["spec", "persistentVolumeReclaimPolicy"], DELETE.into()),
+    ]);
+    Some([keep, let_go])
 }
 
 /// The claim of a bound volume, if each names the other.

@@ -171,7 +171,7 @@ impl fmt::Display for Remedy {
             Self::Restore { command, lack, all } => write!(
                 f,
                 "{lack} of the {all} volumes and snapshots of the node have no object, as after a restore of the API server \
-                 from an older backup; `{command}` makes them and changes none"
+                 from an older backup; `{command}` writes them: read the file, and then `kubectl create -f restore.yaml`"
             ),
             Self::Nothing => {
                 f.write_str("no pod of the driver on the node can be named in a command")
@@ -185,7 +185,7 @@ impl fmt::Display for Remedy {
 pub(crate) enum Gone {
     #[error("deleted the volume, and its pool still keeps the data; {}", undelete(.0.as_ref()))]
     Kept(Option<Command>),
-    #[error("does not have the volume; restore a backup, and remove the object{}", removal(.0))]
+    #[error("does not have the volume; remove the object, and then restore a backup{}", removal(.0))]
     Lost(Result<Command, Unprintable>),
     #[error(
         "does not have the volume; it lacks {lack} of the {all} volumes that PersistentVolumes name there, as with a wrong \
@@ -208,18 +208,24 @@ fn removal(command: &Result<Command, Unprintable>) -> String {
     }
 }
 
+/// The most bytes of commands in a note, which has 1024 at most.
+const MOST: usize = 790;
+
 /// The choice about data that a release kept.
 fn choices(ways: Option<&[Command; 2]>, is_bound: bool) -> String {
     let Some([keep, let_go]) = ways else {
         return String::new();
     };
-    if is_bound {
-        format!(
-            ": `{keep}` keeps it after the claim too, `{let_go}` deletes it with the claim, as before"
-        )
+    let text = if is_bound {
+        format!(": `{keep}` keeps the data after the claim, `{let_go}` lets it go with the claim")
     } else {
-        format!(", and its claim is deleted: `{keep}` keeps it, `{let_go}` deletes it")
+        format!(", and its claim is deleted: `{keep}` keeps the data, `{let_go}` deletes it")
+    };
+    // Two commands with a long name do not fit into an event.
+    if text.len() > MOST {
+        return "; its name is too long for commands".to_owned();
     }
+    text
 }
 
 fn on_two_pages(name: &PoolName, other: &str, is_copy: bool) -> String {

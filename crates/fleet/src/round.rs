@@ -36,6 +36,8 @@ const AFTER_CHANGE: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(30);
 /// When a report that still holds is repeated. The API server keeps events for an hour.
 const REPEAT: Duration = Duration::from_mins(30);
+/// After so long without a round, the process did not run: one begins each minute.
+const STOOD: Duration = Duration::from_mins(5);
 /// The least time between two different reports of one object.
 const CALM: Duration = Duration::from_mins(1);
 
@@ -47,6 +49,8 @@ pub(crate) struct Memory {
     /// The volumes that deserve a write or a report, and the claims that are released.
     lost: HashMap<String, Pace>,
     differences: HashMap<(&'static str, String, String), Pace>,
+    /// When the last round began.
+    last: Option<Instant>,
     watched: Watched,
     releases: Releases,
     /// The nodes that had the startup taint.
@@ -96,6 +100,11 @@ impl Memory {
         clock: Timestamp,
     ) -> Due {
         let mut due = Due::default();
+        // The process or the machine stood still, and so the watches may be behind.
+        let stood = |last: Instant| now.saturating_duration_since(last) > STOOD;
+        if self.last.replace(now).is_some_and(stood) {
+            self.was_blind();
+        }
         self.place(view, &settings.functions, now, clock, &mut due);
         if settings.functions.finish || settings.functions.release {
             if view.shows_all_nodes() {
@@ -320,7 +329,7 @@ impl Memory {
         let tainted = tainted.map(|tainted| &mut tainted.pace);
         // At most one of them made the step; the waits of the others are as good.
         let Some(pace) = lost.or(claim).or(other).or(tainted) else {
-            if ended.outcome != Outcome::Done {
+            if ended.report && ended.outcome != Outcome::Done {
                 // The event of a difference. All are made again, because nobody knows which one failed.
                 for pace in self.differences.values_mut() {
                     pace.reported = None;

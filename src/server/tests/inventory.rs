@@ -112,7 +112,14 @@ async fn the_inventory_is_signed_and_so_is_a_wrong_clock() {
     let pools: Vec<_> = inventory
         .pools
         .iter()
-        .map(|pool| (pool.name.as_str(), pool.id.is_some(), pool.complete, pool.empty))
+        .map(|pool| {
+            (
+                pool.name.as_str(),
+                pool.id.is_some(),
+                pool.complete,
+                pool.empty,
+            )
+        })
         .collect();
     assert_eq!(
         pools,

@@ -321,7 +321,7 @@ fn a_difference_has_an_event_a_metric_and_a_line_without_the_pools_id() {
     assert!(
         notes
             .iter()
-            .any(|note| note.contains(&format!("volume delete {}`", id.hash()))),
+            .any(|note| note.contains(&format!("volume delete {};; esac`", id.hash()))),
         "{notes:?}"
     );
     for note in &notes {

@@ -33,6 +33,7 @@ pub(super) fn lost() -> World {
     world.view.machines.insert(HERE.into(), machines.into());
     world.releasing_class();
     world.bound(json!({}), json!({}));
+    world.view.pages_read = true;
     world
 }
 

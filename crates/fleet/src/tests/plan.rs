@@ -294,7 +294,11 @@ do retain shop/data-db-0 | is_policy=Delete | no | {"uid": "UID01"}, "spec": {"p
 do retain shop/data-db-0 | is_policy=Retain | yes | {"uid": "UID01"}
 do retain shop/data-db-0 | is_node=node/node1 | no | node node1 is in the cluster
 do retain shop/data-db-0 | is_labelled=node/new | no | node/new has the label
-do retain shop/data-db-0 | is_volume=again | yes | retain: done
+do retain shop/data-db-0 | is_volume=again | no | is not the one of the plan
+do retain shop/data-db-0 | is_volume= | no | is not the one of the plan
+do retain shop/data-db-0 | is_volume= is_claim= | yes | retain: done
+do claim shop/data-db-0 | is_volume=again is_policy=Delete | no | is not the one of the plan
+do claim shop/data-db-0 | is_volume= | no | is not the one of the plan
 undo retain shop/data-db-0 | is_policy=Retain | yes | {"uid": "UID01"}, "spec": {"persistentVolumeReclaimPolicy": "Delete"
 undo retain shop/data-db-0 | is_claim=again | no | the claim of pv1 is 'again'
 do claim shop/data-db-0 | is_policy=Delete | no | the policy of pv1 is 'Delete', not 'Retain'

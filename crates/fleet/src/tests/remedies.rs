@@ -1,11 +1,12 @@
 //! The commands in the events of differences.
 
-use objects::inventory::Inventory;
+use objects::inventory::{Inventory, PoolInventory};
 use objects::{PoolName, SnapshotName, VolumeName};
 
 use super::comparing::{agreeing, item};
 use super::lost::pool;
 use super::*;
+use crate::answer::Page;
 use crate::compare::compare;
 
 const UID: &str = "5c1f0a52-6a7c-4b7e-8f06-1f2f3a4b5c6d";
@@ -76,8 +77,11 @@ impl World {
 }
 
 fn deletion(uid: &str, path: &str) -> String {
+    let retain = format!(
+        r#"`kubectl patch pv pv --type=json -p '[{{"op":"test","path":"/metadata/uid","value":"{PV_UID}"}},{{"op":"replace","path":"/spec/persistentVolumeReclaimPolicy","value":"Retain"}}]'"#
+    );
     format!(
-        r#"`echo '{{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{{"uid":"{uid}"}}}}' | kubectl delete --raw {path} -f -`"#
+        r#"{retain} && echo '{{"apiVersion":"v1","kind":"DeleteOptions","preconditions":{{"uid":"{uid}"}}}}' | kubectl delete --raw {path} -f -`"#
     )
 }
 
@@ -152,7 +156,7 @@ fn many_missing_volumes_get_no_command() {
                 let there = item::<VolumeId, VolumeName>(w.pool, "more-0");
                 w.on_page(|page| page.pools[0].volumes = vec![there]);
             },
-            "remove the object: `",
+            "restore a backup: `",
         ),
         (
             "three of three",
@@ -183,7 +187,7 @@ fn many_missing_volumes_get_no_command() {
                     page.retired = vec![id];
                 });
             },
-            "remove the object: `",
+            "restore a backup: `",
         ),
     ];
     for (case, change, part) in cases {
@@ -324,6 +328,32 @@ fn a_difference_is_not_repeated_about_another_object() {
 
 /// An event has at most 1024 bytes.
 ///
+/// The note about a release of a volume that does not go on.
+fn kept_release(name: &str) -> String {
+    let mut world = gone();
+    let metadata = json!({"name": name, "annotations": {"rootcellar.dev/released-claim": UID}});
+    world.bound_to(
+        json!({"metadata": metadata, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}),
+    );
+    world.settings.functions.release = true;
+    world.view.pages_read = true;
+    let steps = world.due().steps;
+    let reports = steps.iter().filter_map(|step| step.report.as_ref());
+    let mut kept = reports.filter(|report| report.reason() == "ReleaseKept");
+    kept.next().unwrap().to_string()
+}
+
+/// Proves: F15.
+#[test]
+fn data_of_a_release_goes_only_with_its_claim() {
+    let note = kept_release("pv");
+    let claim = format!(r#"{{"op":"test","path":"/spec/claimRef/uid","value":"{UID}"}}"#);
+    let phase = r#"{"op":"test","path":"/status/phase","value":"Bound"}"#;
+    assert!(note.contains(&claim) && note.contains(phase), "{note}");
+    let long = kept_release(&"n".repeat(253));
+    assert!(!long.contains("kubectl") && long.len() <= 1024, "{long}");
+}
+
 /// Proves: F12.
 #[test]
 fn the_longest_notes_fit_into_an_event() {
@@ -351,6 +381,10 @@ fn the_longest_notes_fit_into_an_event() {
     let long = "n".repeat(253);
     world.bound_to(json!({"spec": {"claimRef": {"name": long, "namespace": "n".repeat(63)}}}));
     notes.push((String::new(), world.said(false)));
+    notes.push((
+        String::new(),
+        kept_release("pvc-0b0e7d6a-1f0e-4d36-9d8c-6f1f4d3c2b1a"),
+    ));
     for (_, note) in notes {
         assert!(
             note.contains("kubectl") && note.len() <= 1024,
@@ -358,4 +392,57 @@ fn the_longest_notes_fit_into_an_event() {
             note.len()
         );
     }
+}
+
+/// Proves: F12.
+#[test]
+fn a_retired_disk_that_another_node_may_have_is_not_missing() {
+    for (case, change) in [
+        (
+            "does not answer",
+            (|w| {
+                let silent = Page::new(w.now, Err("does not answer".into()));
+                w.view.pages.insert(OTHER.into(), silent);
+            }) as fn(&mut World),
+        ),
+        ("shows the disk, which it cannot use", |w| {
+            let id = w.pool;
+            w.page(OTHER, |page| {
+                page.pools[0] = PoolInventory {
+                    unavailable: Some("it is cold".into()),
+                    complete: false,
+                    ..pool(Some(id))
+                };
+            });
+        }),
+    ] {
+        let mut world = gone();
+        let id = world.pool;
+        world.on_page(|page| {
+            page.retired = vec![id];
+            page.pools.clear();
+        });
+        assert!(!world.notes().is_empty());
+        change(&mut world);
+        assert!(world.notes().is_empty(), "{case}: {:?}", world.notes());
+    }
+}
+
+/// Proves: F12.
+#[test]
+fn few_volumes_of_each_node_may_be_many_in_all() {
+    let mut world = agreeing();
+    world.view.volumes.clear();
+    world.view.contents.clear();
+    world.page(OTHER, |page| {
+        let of_pool = PoolId::random();
+        page.pools = vec![pool(Some(of_pool))];
+        page.pools[0].volumes = vec![item::<VolumeId, VolumeName>(of_pool, "elsewhere")];
+    });
+    let notes = world.notes();
+    assert_eq!(notes.len(), 3, "{notes:?}");
+    assert!(
+        notes.iter().all(|(_, note)| !note.contains("delete")),
+        "{notes:?}"
+    );
 }
