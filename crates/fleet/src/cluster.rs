@@ -68,7 +68,7 @@ struct Health {
 impl Health {
     /// Takes note of an event. Returns whether it may make the map good or bad.
     fn heard(&mut self, sign: Sign, now: Instant) -> bool {
-        let failed = self.failing.is_some();
+        let was_bad = self.failing.is_some() || !self.is_good(now);
         if matches!(sign, Sign::Complete | Sign::Alive) {
             self.alive = Some(now);
         }
@@ -83,7 +83,7 @@ impl Health {
         }
         match sign {
             Sign::Complete | Sign::Failed => true,
-            Sign::Alive => failed,
+            Sign::Alive => was_bad,
             Sign::Nothing => false,
         }
     }
@@ -432,6 +432,9 @@ mod tests {
             (340, Sign::Failed, true),
             (641, Sign::Failed, false),
             (650, Sign::Complete, true),
+            (1250, Sign::Nothing, true),
+            (1251, Sign::Nothing, false),
+            (1252, Sign::Alive, true),
         ] {
             let heard = health.heard(sign, at(second));
             assert!(heard || matches!(sign, Sign::Nothing | Sign::Alive));

@@ -23,6 +23,11 @@ const DRIVER: &str = "-c driver -- /rootcellar";
 pub(crate) struct Command(String);
 
 impl Command {
+    /// Its bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Both commands, the second one only if the first one succeeds.
     pub(crate) fn then(&self, next: &Self) -> Self {
         Self(format!("{self} && {next}"))

@@ -12,8 +12,8 @@ use objects::{DriverArgs, ObjectId, PoolId, PoolName, SnapshotId, VolumeId};
 use crate::answer::{self, Page};
 use crate::command::{Command, Driver, Operation, Target, Unprintable};
 use crate::difference::{Difference, Differences};
-use crate::objects::{Content, Data, Phase, Policy, RETAIN, Volume};
-use crate::report::{Alone, Gone, Remedy, Report};
+use crate::objects::{Content, Data, Owner, Phase, Policy, RETAIN, Volume};
+use crate::report::{Alone, Gone, Many, Remedy, Report};
 use crate::step::About;
 use crate::view::View;
 use crate::wire::{Kind, Object};
@@ -51,11 +51,6 @@ pub(crate) fn compare(objects: &Objects, view: &View, claims_watched: bool) -> D
     look.gone(&mut found);
     look.twice(&mut found);
     found
-}
-
-/// Whether so many differ that one cause is likelier than as many mistakes, such as an older backup or a wrong disk.
-fn are_many(differ: usize, all: usize) -> bool {
-    differ >= 3 && differ * 10 > all
 }
 
 /// The volumes and snapshots of a node that no object names, with their pools.
@@ -127,9 +122,9 @@ impl<'a> Look<'a> {
             .map(|(node, page)| (*node, self.lacking(page)))
             .collect();
         let lack = nodes.iter().map(|(_, one)| one.lack()).sum();
-        let everywhere = are_many(lack, nodes.iter().map(|(_, one)| one.all).sum());
+        let all = nodes.iter().map(|(_, one)| one.all).sum();
         for (node, lacking) in nodes {
-            let many = everywhere || are_many(lacking.lack(), lacking.all);
+            let many = Many::of([lacking.lack(), lacking.all], [lack, all]);
             self.of_node(node, lacking, many, found);
         }
     }
@@ -156,19 +151,24 @@ impl<'a> Look<'a> {
         lacking
     }
 
-    fn of_node(&self, node: &str, lacking: Lacking<'_>, many: bool, found: &mut Differences) {
-        let (lack, all) = (lacking.lack(), lacking.all);
+    fn of_node(
+        &self,
+        node: &str,
+        lacking: Lacking<'_>,
+        many: Option<Many>,
+        found: &mut Differences,
+    ) {
         let Lacking {
             volumes, snapshots, ..
         } = lacking;
         let driver = self.driver(node);
         let remedy = |each: &dyn Fn(&Driver) -> Remedy| {
             let driver = driver.as_ref()?;
-            if !many {
+            let Some(many) = many else {
                 return Some(each(driver));
-            }
+            };
             let command = driver.restore();
-            Some(Remedy::Restore { command, lack, all })
+            Some(Remedy::Restore { command, many })
         };
         for (pool, item) in volumes {
             let hash = item.id.hash();
@@ -229,11 +229,10 @@ impl<'a> Look<'a> {
                 .count()
         };
         let lacks = gone.iter().map(|(node, volumes)| lack(node, volumes));
-        let everywhere = are_many(lacks.sum(), all.values().sum());
+        let everywhere = [lacks.sum(), all.values().sum()];
         for (node, volumes) in gone {
-            let (lack, all) = (lack(node, &volumes), all[node]);
-            let many = everywhere || are_many(lack, all);
-            let many = many.then_some(Gone::Many { lack, all });
+            let many = Many::of([lack(node, &volumes), all[node]], everywhere);
+            let many = many.map(Gone::Many);
             for volume in volumes {
                 let gone = self.remedy(volume, node, many.as_ref());
                 let difference = Difference {
@@ -301,18 +300,26 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The command that removes the objects of a volume without data. A claim is removed only if it is bound to this
-    /// volume: another claim of its name has other data. Where claims are not watched, the phase and the uid decide.
-    fn removal(&self, volume: &Volume) -> Result<Command, Unprintable> {
-        let claim = volume.claim.as_ref().filter(|claim| {
-            let key = claim.key();
-            let found = self.view.claims.get(&key);
-            let is_its_claim = found.is_some_and(|found| {
-                claim.is(&key, &found.identity.uid)
-                    && found.volume.as_ref() == Some(&volume.identity.name)
-            });
-            volume.phase == Phase::Bound && (is_its_claim || !self.claims_watched)
+    /// The command that removes the objects of a volume without data: the claim that is bound to it or, without a claim, the
+    /// volume. Another claim of its name has other data. Where claims are not watched, the uid in the command decides.
+    fn removal(&self, volume: &Volume) -> Option<Result<Command, Unprintable>> {
+        let Some(claim) = volume
+            .claim
+            .as_ref()
+            .filter(|_| volume.phase == Phase::Bound)
+        else {
+            return Some(Self::command(volume, None));
+        };
+        let key = claim.key();
+        let found = self.view.claims.get(&key);
+        let is_its_claim = found.is_some_and(|found| {
+            claim.is(&key, &found.identity.uid)
+                && found.volume.as_ref() == Some(&volume.identity.name)
         });
+        (is_its_claim || !self.claims_watched).then(|| Self::command(volume, Some(claim)))
+    }
+
+    fn command(volume: &Volume, claim: Option<&Owner>) -> Result<Command, Unprintable> {
         let of_volume = Target::new(Kind::VOLUME, &volume.identity)?;
         let target = match claim {
             Some(claim) => {

@@ -18,9 +18,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::pager::{Page, Pager};
 use crate::wire::{Object, is_unreadable};
 
-/// After so long without an object, a page or a bookmark, a list begins, which proves the state. The server sends
-/// a bookmark each minute.
+/// After so long without an object, a page or a bookmark, something proves the state: a watch that lasted begins again
+/// where it was, and otherwise a list begins. The server sends a bookmark each minute, but for a kind that does not change
+/// perhaps none.
 pub(crate) const STALE: Duration = Duration::from_mins(5);
+/// A watch that stayed open for so long has shown all changes. A server or a proxy that ends each watch at once may hide
+/// them.
+const LASTS: Duration = Duration::from_mins(1);
 /// The longest time of a stream that begins with a list, in seconds.
 const STREAM: u32 = 1800;
 /// The annotation of the bookmark at the end of a streamed list.
@@ -90,7 +94,8 @@ enum State {
     Pages(VecDeque<Object>),
     /// A watch has to begin.
     Listed,
-    Watch(Watch),
+    /// Since this moment.
+    Watch(Watch, Instant),
 }
 
 /// The events of a kind.
@@ -104,6 +109,8 @@ pub(crate) struct Feed {
     version: String,
     /// The last progress, or the begin of the present attempt.
     good: Instant,
+    /// Whether the last watch stayed open for [`LASTS`].
+    lasted: bool,
     pause: Pause,
 }
 
@@ -116,6 +123,7 @@ impl Feed {
             by_pages: false,
             version: String::new(),
             good: Instant::now(),
+            lasted: false,
             pause: Pause::default(),
         }
     }
@@ -129,6 +137,10 @@ impl Feed {
                 self.step().await
             };
             let step = timeout_at(deadline, step).await;
+            if step.is_err() && self.ends() {
+                self.good = Instant::now();
+                continue;
+            }
             match step.unwrap_or(Err(Trouble::Silence)) {
                 Ok(Some(event)) => return Ok(event),
                 Ok(None) => {}
@@ -141,6 +153,18 @@ impl Feed {
         }
     }
 
+    /// Ends a watch, so that it begins again. Returns whether it lasted.
+    fn ends(&mut self) -> bool {
+        let State::Watch(_, since) = &self.state else {
+            return false;
+        };
+        self.lasted = since.elapsed() >= LASTS;
+        if self.lasted {
+            self.state = State::Listed;
+        }
+        self.lasted
+    }
+
     /// Chooses how to go on after an error.
     fn fail(&mut self, trouble: &Trouble) {
         let silent = matches!(trouble, Trouble::Silence);
@@ -150,7 +174,7 @@ impl Feed {
             // A stream whose head never comes is still in the first state.
             self.by_pages |= matches!(self.state, State::Start | State::Stream(_));
             self.state = State::Start;
-        } else if matches!(self.state, State::Watch(_)) {
+        } else if matches!(self.state, State::Watch(..)) {
             self.state = State::Listed;
         }
         if silent {
@@ -174,11 +198,12 @@ impl Feed {
                     .api
                     .watch(&WatchParams::default(), &self.version)
                     .await?;
-                self.state = State::Watch(watch.boxed());
-                // That it opens proves nothing: one that ends at once would hide that nothing comes.
-                Ok(None)
+                self.state = State::Watch(watch.boxed(), Instant::now());
+                // That it opens proves nothing alone: one that ends at once would hide that nothing comes.
+                let lasted = std::mem::take(&mut self.lasted);
+                Ok(lasted.then(|| self.told(Event::Alive)))
             }
-            State::Watch(watch) => {
+            State::Watch(watch, _) => {
                 let event = watch.next().await;
                 self.watched(event)
             }
@@ -249,7 +274,7 @@ impl Feed {
                 self.version = mark.metadata.resource_version;
                 let state = std::mem::replace(&mut self.state, State::Listed);
                 return Some(self.complete(match state {
-                    State::Stream(watch) => State::Watch(watch),
+                    State::Stream(watch) => State::Watch(watch, Instant::now()),
                     other => other,
                 }));
             }
@@ -295,6 +320,7 @@ impl Feed {
             Some(Err(error)) => return Err(error.into()),
             None => {
                 // The server ends each watch after a while. If it ends them at once, it is not asked at once.
+                self.ends();
                 self.pause.grow();
                 self.state = State::Listed;
                 return Ok(None);

@@ -101,7 +101,8 @@ do_retain() {
 undo_retain() {
     same_volume
     expect "the claim of $volume" "$(of_claim .metadata.uid)" "$claim_uid"
-    expect "the deletion of claim $namespace/$claim" "$(of_claim .metadata.deletionTimestamp)" ''
+    deleted=$(of_claim .metadata.deletionTimestamp) || return
+    expect "the deletion of claim $namespace/$claim" "$deleted" ''
     set_policy Delete
 }
 
@@ -132,7 +133,11 @@ do_claim() {
 }
 check_claim() { wait_for "claim $namespace/$claim of uid $claim_uid is deleted" claim_is_gone; }
 undo_claim() {
-    claim_is_gone || { expect "the deletion of claim $namespace/$claim" "$(of_claim .metadata.deletionTimestamp)" ''; return; }
+    claim_is_gone || {
+        deleted=$(of_claim .metadata.deletionTimestamp) || return
+        expect "the deletion of claim $namespace/$claim" "$deleted" ''
+        return
+    }
     fail "The claim was deleted. The data is in PersistentVolume $volume, which Retain keeps: if the node comes back," \
         "remove its claimRef and make a claim with volumeName: $volume."
 }
@@ -176,7 +181,8 @@ undo_snapshot() { ! content_is_gone || fail 'The content was deleted, and cannot
 do_forget() {
     check_forget && return
     check_gone
-    expect "the volume of claim $namespace/$claim" "$(of_claim .spec.volumeName)" ''
+    bound=$(of_claim .spec.volumeName) || return
+    expect "the volume of claim $namespace/$claim" "$bound" ''
     kubectl patch pvc "$claim" --namespace "$namespace" --type merge --patch \
         "{\"metadata\": {\"uid\": \"$claim_uid\", \"annotations\": {\"$selected\": null}}}"
 }

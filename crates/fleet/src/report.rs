@@ -139,6 +139,25 @@ impl fmt::Display for Alone {
     }
 }
 
+/// So many differences that one cause is likelier than as many mistakes, such as an older backup or a wrong disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Many {
+    lack: usize,
+    all: usize,
+    /// The node, or all nodes.
+    nodes: &'static str,
+}
+
+impl Many {
+    /// Of the objects of a node or, if each node has few, of all nodes: how many differ, and how many there are.
+    pub(crate) fn of(node: [usize; 2], all: [usize; 2]) -> Option<Self> {
+        let are_many = |[lack, all]: [usize; 2]| lack >= 3 && lack * 10 > all;
+        let many = [(node, "the node"), (all, "all nodes")];
+        let ([lack, all], nodes) = many.into_iter().find(|(counts, _)| are_many(*counts))?;
+        Some(Self { lack, all, nodes })
+    }
+}
+
 /// The commands about data without an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Remedy {
@@ -148,11 +167,7 @@ pub(crate) enum Remedy {
         delete: Command,
     },
     /// The node lacks so many objects that nobody should be led to delete the data.
-    Restore {
-        command: Command,
-        lack: usize,
-        all: usize,
-    },
+    Restore { command: Command, many: Many },
     /// No pod of the driver can be named.
     Nothing,
 }
@@ -168,9 +183,12 @@ impl fmt::Display for Remedy {
                 manifest: None,
                 delete,
             } => write!(f, "`{delete}` deletes it"),
-            Self::Restore { command, lack, all } => write!(
+            Self::Restore {
+                command,
+                many: Many { lack, all, nodes },
+            } => write!(
                 f,
-                "{lack} of the {all} volumes and snapshots of the node have no object, as after a restore of the API server \
+                "{lack} of the {all} volumes and snapshots of {nodes} have no object, as after a restore of the API server \
                  from an older backup; `{command}` writes them: read the file, and then `kubectl create -f restore.yaml`"
             ),
             Self::Nothing => {
@@ -185,13 +203,13 @@ impl fmt::Display for Remedy {
 pub(crate) enum Gone {
     #[error("deleted the volume, and its pool still keeps the data; {}", undelete(.0.as_ref()))]
     Kept(Option<Command>),
-    #[error("does not have the volume; remove the object, and then restore a backup{}", removal(.0))]
-    Lost(Result<Command, Unprintable>),
+    #[error("does not have the volume; remove the object{}, and then restore a backup", removal(.0.as_ref()))]
+    Lost(Option<Result<Command, Unprintable>>),
     #[error(
-        "does not have the volume; it lacks {lack} of the {all} volumes that PersistentVolumes name there, as with a wrong \
-         disk; inspect its disks with `rootcellar check` before you remove anything"
+        "does not have the volume; {} of the {} volumes of {} are missing, as with a wrong disk; inspect its disks with \
+         `rootcellar check` before you remove anything", .0.lack, .0.all, .0.nodes
     )]
-    Many { lack: usize, all: usize },
+    Many(Many),
 }
 
 fn undelete(command: Option<&Command>) -> String {
@@ -201,15 +219,19 @@ fn undelete(command: Option<&Command>) -> String {
     )
 }
 
-fn removal(command: &Result<Command, Unprintable>) -> String {
+fn removal(command: Option<&Result<Command, Unprintable>>) -> String {
     match command {
-        Ok(command) => format!(": `{command}`"),
-        Err(why) => format!("; no command is printed, because {why}"),
+        Some(Ok(command)) if command.len() <= MOST - LONGER => format!(" (`{command}`)"),
+        Some(Ok(_)) => " (its names are too long for a command)".to_owned(),
+        Some(Err(why)) => format!(" (no command is printed, because {why})"),
+        None => " (no command is printed, because its claim is not seen)".to_owned(),
     }
 }
 
 /// The most bytes of commands in a note, which has 1024 at most.
 const MOST: usize = 790;
+/// So much less is left after the name of a node in full length.
+const LONGER: usize = 100;
 
 /// The choice about data that a release kept.
 fn choices(ways: Option<&[Command; 2]>, is_bound: bool) -> String {

@@ -2,6 +2,7 @@
 
 mod comparing;
 mod confirming;
+mod feed;
 mod http;
 mod labels;
 mod lists;
