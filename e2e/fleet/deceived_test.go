@@ -233,7 +233,6 @@ func renamed(s *scenario) {
 	s.intact(one.file)
 	remove("stranger-1")
 
-	s.driverSet()
 	s.node("stranger-2", map[string]string{"e2e": "selected"}, nil, hardware("stranger-2"))
 	second.lose(s)
 	s.evict("db2")
@@ -265,9 +264,6 @@ spec:
       containers: [{name: driver, image: none}]
 `), 0o600))
 	s.kubectl("--namespace", system, "apply", "--filename", file)
-	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "daemonset", "e2e-driver")
-	})
 }
 
 // hiding is a living node that lists and watches do not show. Its driver is away, so no page speaks against a release.

@@ -50,8 +50,8 @@ func TestFleet(t *testing.T) {
 				t.Run(entry.title, func(t *testing.T) {
 					// A filter may leave no scenario of a stage.
 					if !prepared {
-						prepared = true
 						prepare(&scenario{T: t, namespace: metav1.NamespaceDefault})
+						prepared = true
 					}
 					if parallel {
 						t.Parallel()
@@ -96,6 +96,7 @@ func TestFleet(t *testing.T) {
 		whole(s)
 		s.uncontrol()
 		s.grant("fleet.finishDeletions=true,fleet.releaseClaims=true")
+		s.driverSet()
 		rig.fleet.as(s.token())
 		rig.fleet.forget()
 		lostScenarios = len(lost)

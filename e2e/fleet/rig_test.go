@@ -249,7 +249,8 @@ func (s *scenario) grant(values string) {
 	}
 	file := filepath.Join(run, "rights.yaml")
 	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
-	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
+	// A scenario before may have changed the rights.
+	s.kubectl("--namespace", system, "apply", "--server-side", "--force-conflicts", "--filename", file)
 }
 
 // disk mounts an image with a filesystem below the node's directory. The mount ends with the namespaces of cluster.sh.
