@@ -152,7 +152,7 @@ fleet | scale)
     export NODES='' CONTROLLERS='*,-node-lifecycle-controller,-taint-eviction-controller' SCHEDULER=''
     export DRIVER="$target/debug/rootcellar" FLEET="$target/debug/rootcellar-fleet"
     if [ "$what" = fleet ]; then
-        step fleet cluster fleet -test.timeout 60m -test.run TestFleet "$@"
+        step fleet cluster fleet -test.timeout 90m -test.run TestFleet "$@"
     else
         export CONTROLLERS=''
         : >"$PARTS/scale.rows"
