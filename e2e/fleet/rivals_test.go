@@ -73,10 +73,16 @@ func deletedMeanwhile(s *scenario) {
 		if found := s.volume(volume); found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 			s.Fatalf("the policy is %s", found.Spec.PersistentVolumeReclaimPolicy)
 		}
+		// The release goes on meanwhile, and the volume of a node that is back stays.
+		ends := rig.fleet.hold(s, to(http.MethodDelete, "/persistentvolumes/"+volume))
 		s.kubectl("delete", "pvc", h.claim.Name)
 		uid := s.again(h)
+		end := ends.wait(s, "the controller deletes the volume")
 		if returns {
 			m.back(s)
+			ends.drop()
+		} else {
+			ends.release(s, end)
 		}
 		if status := write.release(s, held); status != http.StatusConflict {
 			s.Errorf("the late deletion: %d", status)
