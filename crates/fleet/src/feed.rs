@@ -19,8 +19,8 @@ use crate::pager::{Page, Pager};
 use crate::wire::{Object, is_unreadable};
 
 /// After so long without an object, a page or a bookmark, something proves the state: a watch that lasted begins again
-/// where it was, and otherwise a list begins. The server sends a bookmark each minute, but for a kind that does not change
-/// perhaps none.
+/// where it was, and otherwise a list begins. The server sends a bookmark each minute, but it may send none for a kind that
+/// does not change.
 pub(crate) const STALE: Duration = Duration::from_mins(5);
 /// A watch that stayed open for so long has shown all changes. A server or a proxy that ends each watch at once may hide
 /// them.

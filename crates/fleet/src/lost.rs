@@ -241,12 +241,10 @@ impl Lost<'_> {
     pub(crate) fn volume(&self, volume: &Volume, due: &mut Due) -> Standing {
         match self.place(&volume.place, due) {
             Standing::Here => {
-                let Some(node) = self.retired_on(volume) else {
+                let Some((_, since)) = self.retired(volume) else {
                     return Standing::Here;
                 };
-                let key = (volume.id, node.to_owned());
-                let since = self.watched.retired.get(&key).map(|retired| retired.since);
-                self.after(since, self.delays.retired_for, Loss::Retired, due)
+                self.after(Some(since), self.delays.retired_for, Loss::Retired, due)
             }
             standing => standing,
         }
@@ -258,20 +256,27 @@ impl Lost<'_> {
         if !self.view.pages_read {
             return false;
         }
-        let mut of_id = self.watched.retired.keys();
-        !of_id.any(|(id, _)| *id == volume.id)
+        self.of_id(volume).next().is_none()
+    }
+
+    /// The nodes that call the pool of a volume retired, or did so when they answered last.
+    fn of_id(&self, volume: &Volume) -> impl Iterator<Item = (&str, &Retired)> {
+        let of_id = self.watched.retired.range((volume.id, String::new())..);
+        let of_id = of_id.take_while(move |((found, _), _)| *found == volume.id);
+        of_id.map(|((_, node), retired)| (&**node, retired))
     }
 
     /// The node of the volume, if the volume's pool is retired there and no other pool has the volume.
     pub(crate) fn retired_on(&self, volume: &Volume) -> Option<&str> {
-        let of_id = self.watched.retired.range((volume.id, String::new())..);
-        let mut of_id = of_id.take_while(|((found, _), _)| *found == volume.id);
-        of_id.find_map(|((_, node), retired)| {
-            if !retired.seen {
-                return None;
-            }
+        self.retired(volume).map(|(node, _)| node)
+    }
+
+    /// That node, and since when it says so.
+    fn retired(&self, volume: &Volume) -> Option<(&str, Instant)> {
+        let mut seen = self.of_id(volume).filter(|(_, retired)| retired.seen);
+        seen.find_map(|(node, retired)| {
             let place = &self.view.nodes.get(node)?.place;
-            (*place == volume.place).then_some(&**node)
+            (*place == volume.place).then_some((node, retired.since))
         })
     }
 
@@ -304,14 +309,8 @@ impl Lost<'_> {
         loss: Loss,
         volume: &Volume,
     ) -> Result<Vec<Live>, Report> {
-        let place = match (loss, self.too_many) {
-            (Loss::Absent, Some((absent, all))) => {
-                return Err(Report::TooManyNodesAbsent { absent, all });
-            }
-            (Loss::Absent, None) => Some(volume.place.clone()),
-            (Loss::Retired, _) => None,
-        };
-        let mut facts = Vec::new();
+        // The name is asked for too, because a list may lack a node that the API server knows by it.
+        let mut facts = self.confirm(loss, &volume.place)?;
         if let Some(node) = self.retired_on(volume).filter(|_| loss == Loss::Retired) {
             let pods = self.view.pods.values().filter(|pod| pod.node == node);
             facts.push(Live::Retired {
@@ -320,8 +319,7 @@ impl Lost<'_> {
                 volume: volume.id,
             });
         }
-        // A list may lack a node that the API server knows by its name.
-        facts.extend(place.clone().map(Live::NoPlace));
+        let place = (loss == Loss::Absent).then(|| volume.place.clone());
         let names = || Arc::new(self.view.nodes.keys().cloned().collect());
         let known = Arc::clone(self.known.get_or_init(names));
         facts.push(Live::NoOtherNode { place, known });
@@ -337,8 +335,7 @@ impl Lost<'_> {
                 Some(*since + self.delays.absent_for)
             }
             Loss::Retired => {
-                let key = (volume.id, self.retired_on(volume)?.to_owned());
-                let since = watched.retired.get(&key)?.since;
+                let (_, since) = self.retired(volume)?;
                 Some(since + self.delays.retired_for)
             }
         }
@@ -391,7 +388,7 @@ impl Lost<'_> {
         match &self.view.driver_sets {
             Some(sets) if sets.iter().any(|set| set.selects(node)) => {
                 return Some(
-                    "has no driver, although a DaemonSet of the driver selects it; if it shall have none, exclude it there"
+                    "has no driver, although a DaemonSet of the driver selects it; if it should have none, exclude it there"
                         .to_owned(),
                 );
             }

@@ -1,5 +1,5 @@
-//! Reads the page of a driver. Request and answer are signed, so whoever gets a driver's address learns no key and is not
-//! believed.
+//! Reads the page of a driver. Request and answer are signed, so a pod that gets the address of a driver learns no key and is
+//! not believed.
 
 use std::fmt;
 use std::net::SocketAddr;
