@@ -1,5 +1,6 @@
 //! Deletions that nobody finishes, because their node is missing. The user asked for each of them, so nothing is
-//! decided here but that the node will not do its part.
+//! decided here but that the node will not do its part. The exception is a volume whose claim the controller has released:
+//! its object is deleted if no other node may have its data.
 
 use crate::due::Due;
 use crate::lost::{Elsewhere, Lost, Standing, place_of};

@@ -65,8 +65,8 @@ pub(crate) struct Lost<'a> {
     view: &'a View,
     watched: &'a Watched,
     present: HashSet<&'a str>,
-    /// The volumes without their place or pool that a page lists, with the node and the pool.
-    listed: HashMap<VolumeId, (&'a str, &'a str)>,
+    /// The volumes without their place or pool that a page lists, with the node.
+    listed: HashMap<VolumeId, &'a str>,
     pub(crate) delays: &'a Delays,
     now: Instant,
     /// How many places with bound volumes became absent lately, of how many, if that is too many.
@@ -201,8 +201,8 @@ fn retired(view: &View, now: Instant, delays: &Delays) -> BTreeSet<(VolumeId, St
     found
 }
 
-/// Those volumes that a page lists, with its node and pool.
-fn listed<'a>(view: &'a View, of: &HashSet<VolumeId>) -> HashMap<VolumeId, (&'a str, &'a str)> {
+/// Those volumes that a page lists, with its node.
+fn listed<'a>(view: &'a View, of: &HashSet<VolumeId>) -> HashMap<VolumeId, &'a str> {
     let mut found = HashMap::new();
     if of.is_empty() {
         return found;
@@ -215,7 +215,7 @@ fn listed<'a>(view: &'a View, of: &HashSet<VolumeId>) -> HashMap<VolumeId, (&'a 
         for pool in pools.filter(|pool| !answer::has_none(pool, inventory)) {
             let ids = pool.volumes.iter().map(|volume| volume.id);
             let ids = ids.filter(|id| of.contains(id));
-            found.extend(ids.map(|id| (id, (&**node, pool.name.as_str()))));
+            found.extend(ids.map(|id| (id, &**node)));
         }
     }
     found
@@ -372,7 +372,7 @@ impl Lost<'_> {
                 return Elsewhere::Maybe(Report::ReleaseWaits { why });
             }
         }
-        if let Some((node, _)) = self.listed.get(&volume.id) {
+        if let Some(node) = self.listed.get(&volume.id) {
             let why = format!("node {node} has the volume in another pool");
             return Elsewhere::Maybe(Report::ReleaseWaits { why });
         }
