@@ -331,12 +331,12 @@ fn nothing_is_lost_while_an_object_of_the_cluster_cannot_be_read() {
 
 /// The time until the view is complete and the peak of the memory, next to a client that only reads the bytes:
 ///
-///     cargo test --release -p rootcellar-fleet a_hundred_thousand -- --ignored --nocapture --test-threads 1
+///     CLAIMS=100000 cargo test --release -p rootcellar-fleet many_claims -- --nocapture --test-threads 1
 ///
 /// The server is in this process, and makes each part when it is read, so the peak is above that of the controller.
 #[test]
-#[ignore = "a measurement"]
-fn a_hundred_thousand_claims_with_three_large_ones_are_read() {
+fn many_claims_with_three_large_ones_are_read() {
+    let claims = std::env::var("CLAIMS").map_or(3000, |claims| claims.parse().unwrap());
     let peak = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -345,7 +345,7 @@ fn a_hundred_thousand_claims_with_three_large_ones_are_read() {
     for stream in [Stream::Whole, Stream::Refused(422)] {
         let server = Server {
             stream,
-            claims: 100_000,
+            claims,
             managed: 1500,
             ..PLAIN
         };
@@ -363,6 +363,5 @@ fn a_hundred_thousand_claims_with_three_large_ones_are_read() {
             peak()
         );
         assert_eq!(view.claims.len(), server.claims);
-        assert!(begun.elapsed() < read + Duration::from_mins(1));
     }
 }
