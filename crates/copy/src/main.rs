@@ -1,0 +1,5 @@
+//! The `rootcellar-copy` binary.
+
+#![forbid(unsafe_code)]
+
+fn main() {}
