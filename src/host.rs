@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use linux::fault::PathFault;
 use linux::mount::{MountTable, OpenFiles, Used, Users, find_user};
-use linux::os::{self, At, Os, Status};
+use linux::os::{self, At, Os, Status, Times};
 use linux::tree::{self, LinkCount, LinkedFiles};
 use objects::{Bytes, VolumeId};
 use rustix::fs::{FileType, Statx, StatxAttributes};
@@ -81,7 +81,7 @@ fn keep_times(os: &Os, at: At<'_>, act: impl FnOnce() -> Result<(), Errno>) -> R
     let top = os::open_source_dir(at.dir, at.name)?;
     let before = os::statx(&top)?;
     act()?;
-    os.set_times(&top, &before)
+    os.set_times(&top, &Times::of(&before))
 }
 
 /// The text of the file at the path of an imported directory.

@@ -8,7 +8,7 @@ mod status;
 
 pub use crate::sys::{Extent, each_extent};
 pub use change::{At, Object, Observer, Os, Step};
-pub use copy::{attribute, attributes, is_kept_in_place, open_source_dir, open_source_file};
+pub use copy::{Times, attribute, attributes, is_kept_in_place, open_source_dir, open_source_file};
 pub use open::{
     entry_names, is_empty, open_dir, open_entry, open_file, open_node, open_path, open_place,
     open_protected, open_writable, path_of, read_all,

@@ -15,7 +15,10 @@ mod walk;
 mod weigh;
 
 pub use changes::Since;
-pub use copy::{CopyFault, CopyWatch, Copying, Reason as CopyReason, Transfer, can_share};
+pub use copy::{
+    Attributes, CopyFault, CopyWatch, Copying, Key, Links, MAX_LEVELS, Node, Reason as CopyReason,
+    Source, Transfer, can_share,
+};
 pub use remove::{remove, remove_any};
 pub use tag::Tagging;
 pub use users::find_open;

@@ -10,6 +10,7 @@ use rustix::fs::{
     seek, sendfile,
 };
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::change::{At, Os, Step};
 use super::open::{open_beneath, or_by_link};
@@ -84,6 +85,23 @@ pub fn open_source_file(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Owne
         | OFlags::NOATIME
         | OFlags::CLOEXEC;
     open_beneath(dir, name.as_ref(), flags)
+}
+
+/// Times of an inode, each in seconds and nanoseconds since the Unix epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    pub accessed: (i64, u32),
+    pub modified: (i64, u32),
+}
+
+impl Times {
+    pub fn of(status: &Statx) -> Self {
+        let (accessed, modified) = (status.stx_atime, status.stx_mtime);
+        Self {
+            accessed: (accessed.tv_sec, accessed.tv_nsec),
+            modified: (modified.tv_sec, modified.tv_nsec),
+        }
+    }
 }
 
 impl Os {
@@ -165,15 +183,15 @@ impl Os {
         })
     }
 
-    /// Sets the access and modification times of an inode to those of another.
-    pub fn set_times(&self, file: impl AsFd, of: &Statx) -> Outcome {
-        let timespec = |time: rustix::fs::StatxTimestamp| Timespec {
-            tv_sec: time.tv_sec,
-            tv_nsec: time.tv_nsec.into(),
+    /// Sets the access and modification times of an inode.
+    pub fn set_times(&self, file: impl AsFd, times: &Times) -> Outcome {
+        let timespec = |(seconds, nanoseconds): (i64, u32)| Timespec {
+            tv_sec: seconds,
+            tv_nsec: nanoseconds.into(),
         };
         let times = Timestamps {
-            last_access: timespec(of.stx_atime),
-            last_modification: timespec(of.stx_mtime),
+            last_access: timespec(times.accessed),
+            last_modification: timespec(times.modified),
         };
         self.on_file(Step::SetTimes, file, |file| {
             match rustix::fs::futimens(file, &times) {

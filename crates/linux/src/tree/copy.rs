@@ -20,6 +20,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
+use uuid::Uuid;
 
 use crate::fault::{Fault, InContext};
 use crate::filesystem::Filesystem;
@@ -28,15 +29,18 @@ use crate::sync::lock;
 
 use super::entries::{Entry, next_entries};
 use super::threads::Threads;
-use links::Links;
+use dir::Dir;
+use source::occupied;
 
-use dir::{Dir, MAX_LEVELS};
-use source::{Source, occupied};
-
+pub use attributes::Attributes;
+pub use dir::MAX_LEVELS;
 pub use fault::{CopyFault, Reason};
+pub use inode::Node;
 use job::Copied;
 pub use job::{CopyWatch, Copying, Transfer};
+pub use links::{Key, Links};
 pub use sharing::can_share;
+pub use source::Source;
 
 impl Copying<'_> {
     /// Copies everything in `source`, and its own attributes, into the empty directory `target`.
@@ -46,7 +50,12 @@ impl Copying<'_> {
         if !os::is_empty(top.target.as_fd()).context("list the copy's directory")? {
             return Err(Fault::new("copy into a directory", Errno::NOTEMPTY).into());
         }
-        let work = Work::new(self, &top)?;
+        let links = format!(".rootcellar-links-{}", Uuid::new_v4().simple());
+        self.os
+            .mkdir(&top.target, &links, 0o700)
+            .context("make a directory for links")?;
+        let dir = os::open_dir(&top.target, &links).context("open the directory for links")?;
+        let work = Work::new(self, &top, Links::new(dir))?;
         work.keep_in_place(&top.source, &top.target)?;
         if let Err(reason) = work.fill(&top) {
             work.fail(&top, OsStr::new(""), reason);
@@ -54,7 +63,10 @@ impl Copying<'_> {
         if let Some(fault) = work.fault.get() {
             return Err(fault.clone());
         }
-        work.links.remove(self.os, self.watch, target)?;
+        work.links.finish(self.os, self.watch)?;
+        self.os
+            .rmdir(target, &links)
+            .context("remove the directory for links")?;
         work.give(&top.source, &top.target, top.source.flags())?;
         let copied = *work.copied();
         Ok(copied)
@@ -64,6 +76,8 @@ impl Copying<'_> {
 struct Work<'a> {
     copying: &'a Copying<'a>,
     links: Links,
+    /// Held while a file with several names is copied for the first time.
+    first: Mutex<()>,
     /// Whether both filesystems may rewrite files in place or not, as btrfs.
     may_keep_in_place: bool,
     copied: Mutex<Copied>,
@@ -73,14 +87,15 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(copying: &'a Copying<'a>, top: &Dir<'_>) -> Result<Self, Fault> {
+    fn new(copying: &'a Copying<'a>, top: &Dir<'_>, links: Links) -> Result<Self, Fault> {
         let copies_on_write = |dir: &OwnedFd| {
             let filesystem = Filesystem::of(dir).context("find the filesystem of a directory");
             Ok(filesystem?.copies_on_write())
         };
         Ok(Self {
             copying,
-            links: Links::new(copying.os, &top.target)?,
+            links,
+            first: Mutex::new(()),
             may_keep_in_place: copies_on_write(&top.source.inode)? && copies_on_write(&top.target)?,
             copied: Mutex::default(),
             fault: OnceLock::new(),
@@ -118,7 +133,7 @@ impl<'a> Work<'a> {
 
     /// Gives a copy the attributes of its source and these flags, and adds its bytes.
     fn give(&self, source: &Source, target: &OwnedFd, flags: IFlags) -> Result<(), Fault> {
-        let bytes = attributes::give(self.copying.os, source, target)?;
+        let bytes = Attributes::of(source)?.give(self.copying.os, target)?;
         attributes::protect(self.copying.os, target, flags)?;
         self.copied().bytes += bytes;
         Ok(())

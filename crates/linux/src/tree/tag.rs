@@ -13,12 +13,12 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, At, Os};
+use crate::os::{self, At, Os, Times};
 use crate::quota::Quota;
 
 use super::copy::attributes;
-use super::copy::inode::make_node;
-use super::copy::source::{Source, flags};
+use super::copy::source::flags;
+use super::copy::{Attributes, Node, Source};
 use super::entries::next_entries;
 use super::walk::walk;
 
@@ -151,7 +151,7 @@ impl Tagging<'_> {
                 self.renew(dir, name, linked)?;
             }
             let dir = os::open_source_dir(dir, ".").context(OPEN)?;
-            let times = self.os.set_times(&dir, &before);
+            let times = self.os.set_times(&dir, &Times::of(&before));
             times.context("set the times of a directory")
         })
     }
@@ -191,8 +191,8 @@ impl Tagging<'_> {
     }
 
     fn make(&self, scratch: &OwnedFd, source: &Source) -> Result<(), Fault> {
-        let made = make_node(self.os, scratch, OsStr::new(NODE), source)?;
+        let made = Node::of(source)?.make(self.os, scratch, OsStr::new(NODE))?;
         let target = made.ok_or(Fault::new("make an entry", Errno::EXIST))?;
-        attributes::give(self.os, source, &target).map(|_| ())
+        Attributes::of(source)?.give(self.os, &target).map(|_| ())
     }
 }

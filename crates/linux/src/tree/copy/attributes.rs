@@ -1,60 +1,106 @@
-//! Copies the attributes of an inode: owner, mode, times, extended attributes and flags.
+//! The attributes of an inode: owner, mode, times, extended attributes and flags.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InContext};
-use crate::os::{self, Os};
+use crate::os::{self, Os, Times};
 
 use super::source::{Source, occupied};
 
-/// Gives a copy that has its content all attributes of its source, except the flags, which would
-/// prevent other changes. Most attributes are correct already, and those are not set again. Returns the
-/// bytes that the copy occupies.
-pub(in crate::tree) fn give(os: &Os, source: &Source, target: &OwnedFd) -> Result<u64, Fault> {
-    const STATUS: &str = "read the status of a copy";
-    let wanted = &source.status;
-    let before = os::statx(target).context(STATUS)?;
-    if (before.stx_uid, before.stx_gid) != (wanted.stx_uid, wanted.stx_gid) {
-        os.chown(target, wanted.stx_uid, wanted.stx_gid)
-            .context("change an owner")?;
-    }
-    // After the owner, because chown(2) clears set-user-ID.
-    if before.stx_mode != wanted.stx_mode && source.kind() != FileType::Symlink {
-        let mode = u32::from(wanted.stx_mode) & 0o7777;
-        os.chmod(target, mode).context("change a mode")?;
-    }
-    let names = os::attributes(&source.inode);
-    let names = names.context("list the attributes of an entry")?;
-    let mut bytes = occupied(&before);
-    if !names.is_empty() {
-        give_extended(os, &source.inode, &names, target)?;
-        // Extended attributes may occupy blocks.
-        bytes = occupied(&os::statx(target).context(STATUS)?);
-    }
-    os.set_times(target, wanted).context("set times")?;
-    Ok(bytes)
+/// The attributes of an inode, as its copy gets them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    /// The type and the permission bits, as in `st_mode`.
+    pub mode: u16,
+    pub owner: u32,
+    pub group: u32,
+    /// The times of the last access and of the last change of the content.
+    pub times: Times,
+    /// The flags that [`flags`](super::source::flags) names, as of `FS_IOC_GETFLAGS`.
+    pub flags: u32,
+    /// The extended attributes, among them ACLs and capabilities, by their names.
+    pub extended: Vec<(CString, Vec<u8>)>,
 }
 
-/// Copies the extended attributes, among them ACLs and capabilities.
-fn give_extended(os: &Os, source: &OwnedFd, names: &[u8], target: &OwnedFd) -> Result<(), Fault> {
+impl Attributes {
+    pub fn of(source: &Source) -> Result<Self, Fault> {
+        let status = &source.status;
+        Ok(Self {
+            mode: status.stx_mode,
+            owner: status.stx_uid,
+            group: status.stx_gid,
+            times: Times::of(status),
+            flags: source.flags().bits(),
+            extended: extended(&source.inode)?,
+        })
+    }
+
+    pub fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.mode.into())
+    }
+
+    /// Gives a copy that has its content all attributes except the flags, which would prevent other changes. Most
+    /// attributes are correct already, and those are not set again. Returns the bytes that the copy occupies.
+    pub fn give(&self, os: &Os, target: &OwnedFd) -> Result<u64, Fault> {
+        const STATUS: &str = "read the status of a copy";
+        let before = os::statx(target).context(STATUS)?;
+        if (before.stx_uid, before.stx_gid) != (self.owner, self.group) {
+            os.chown(target, self.owner, self.group)
+                .context("change an owner")?;
+        }
+        // After the owner, because chown(2) clears set-user-ID.
+        if before.stx_mode != self.mode && self.kind() != FileType::Symlink {
+            let mode = u32::from(self.mode) & 0o7777;
+            os.chmod(target, mode).context("change a mode")?;
+        }
+        let mut bytes = occupied(&before);
+        if !self.extended.is_empty() {
+            self.give_extended(os, target)?;
+            // Extended attributes may occupy blocks.
+            bytes = occupied(&os::statx(target).context(STATUS)?);
+        }
+        os.set_times(target, &self.times).context("set times")?;
+        Ok(bytes)
+    }
+
+    fn give_extended(&self, os: &Os, target: &OwnedFd) -> Result<(), Fault> {
+        for (name, value) in &self.extended {
+            match os.set_attribute(target, name, value) {
+                Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_required(name) => {}
+                set => set.context("set an attribute of a copy")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the flags in addition to those that a copy has, where the filesystem accepts them.
+    pub fn protect(&self, os: &Os, target: impl AsFd) -> Result<(), Fault> {
+        protect(os, target, IFlags::from_bits_truncate(self.flags))
+    }
+}
+
+/// Reads the extended attributes of an inode.
+fn extended(source: &OwnedFd) -> Result<Vec<(CString, Vec<u8>)>, Fault> {
+    let names = os::attributes(source).context("list the attributes of an entry")?;
+    let mut all = Vec::new();
     for name in names.split_inclusive(|byte| *byte == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else {
             continue;
         };
-        let value = match os::attribute(source, name) {
-            Err(Errno::NODATA) => continue,
-            value => value.context("read an attribute of an entry")?,
-        };
-        match os.set_attribute(target, name, &value) {
-            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !is_required(name) => {}
-            set => set.context("set an attribute of a copy")?,
+        match os::attribute(source, name) {
+            Err(Errno::NODATA) => {}
+            value => all.push((
+                name.to_owned(),
+                value.context("read an attribute of an entry")?,
+            )),
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// Whether a copy must have this attribute. The others belong to the system: a security module may

@@ -9,7 +9,7 @@ use crate::os;
 use super::source::Source;
 
 /// The most levels that are copied. Each holds two descriptors open.
-pub(super) const MAX_LEVELS: usize = 200;
+pub const MAX_LEVELS: usize = 200;
 
 #[derive(Debug)]
 pub(super) struct Dir<'a> {

@@ -1,10 +1,11 @@
 //! Copies files, links and special files.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, IFlags};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, At, Os};
@@ -59,7 +60,7 @@ impl Work<'_> {
         if self.link(dir, name, &key)? {
             return Ok(());
         }
-        let _first = lock(&self.links.first);
+        let _first = lock(&self.first);
         // Another thread may have copied the file before it released the lock.
         if self.link(dir, name, &key)? {
             return Ok(());
@@ -94,7 +95,7 @@ impl Work<'_> {
         let made = if source.kind() == FileType::RegularFile {
             self.make_file(dir, name, source)?
         } else {
-            make_node(self.copying.os, &dir.target, name, source)?
+            Node::of(source)?.make(self.copying.os, &dir.target, name)?
         };
         let Some(target) = made else {
             return Ok(false);
@@ -125,26 +126,42 @@ impl Work<'_> {
     }
 }
 
-/// Makes a symbolic link like the source, or a special file for root alone; `None` if the name
-/// exists.
-pub(in crate::tree) fn make_node(
-    os: &Os,
-    dir: impl AsFd,
-    name: &OsStr,
-    source: &Source,
-) -> Result<Option<OwnedFd>, Fault> {
-    let Source { inode, status } = source;
-    let made = if source.kind() == FileType::Symlink {
-        let target = rustix::fs::readlinkat(inode, "", Vec::new()).context("read a link")?;
-        os.symlink(&target, &dir, name)
-    } else {
-        let device = (status.stx_rdev_major, status.stx_rdev_minor);
-        os.mknod(&dir, name, source.kind(), device)
-    };
-    match made {
-        Err(Errno::EXIST) => return Ok(None),
-        made => made.context("make an entry")?,
+/// A symbolic link or a special file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Node {
+    /// A symbolic link, with its target.
+    Link(CString),
+    /// A FIFO, a socket or a device: the type as in `st_mode`, and the number of the device.
+    Special { mode: u16, device: (u32, u32) },
+}
+
+impl Node {
+    pub fn of(source: &Source) -> Result<Self, Fault> {
+        let Source { inode, status } = source;
+        if source.kind() == FileType::Symlink {
+            let target = rustix::fs::readlinkat(inode, "", Vec::new()).context("read a link")?;
+            return Ok(Self::Link(target));
+        }
+        Ok(Self::Special {
+            mode: status.stx_mode,
+            device: (status.stx_rdev_major, status.stx_rdev_minor),
+        })
     }
-    let made = os::open_entry(dir, name).context("open a new entry")?;
-    Ok(Some(made))
+
+    /// Makes the entry, a special file for root alone; `None` if the name exists.
+    pub fn make(&self, os: &Os, dir: impl AsFd, name: &OsStr) -> Result<Option<OwnedFd>, Fault> {
+        let made = match self {
+            Self::Link(target) => os.symlink(target, &dir, name),
+            Self::Special { mode, device } => {
+                let kind = FileType::from_raw_mode((*mode).into());
+                os.mknod(&dir, name, kind, *device)
+            }
+        };
+        match made {
+            Err(Errno::EXIST) => return Ok(None),
+            made => made.context("make an entry")?,
+        }
+        let made = os::open_entry(dir, name).context("open a new entry")?;
+        Ok(Some(made))
+    }
 }

@@ -8,23 +8,23 @@ use rustix::io::Errno;
 use crate::os;
 
 #[derive(Debug)]
-pub(in crate::tree) struct Source {
-    pub(in crate::tree) inode: OwnedFd,
+pub struct Source {
+    pub inode: OwnedFd,
     /// Its status before its content was read.
-    pub(in crate::tree) status: Statx,
+    pub status: Statx,
 }
 
 impl Source {
-    pub(in crate::tree) fn new(inode: OwnedFd) -> Result<Self, Errno> {
+    pub fn new(inode: OwnedFd) -> Result<Self, Errno> {
         let status = os::statx(&inode)?;
         Ok(Self { inode, status })
     }
 
-    pub(in crate::tree) fn kind(&self) -> FileType {
+    pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.status.stx_mode.into())
     }
 
-    pub(in crate::tree) fn flags(&self) -> IFlags {
+    pub fn flags(&self) -> IFlags {
         flags(&self.status)
     }
 }
