@@ -41,7 +41,7 @@ lacks() { # PACKAGE REGEX
 check "docs/architecture.md has other pictures than the crates" pictures
 kubernetes='kube.*|k8s-.*|rustls.*' network='tonic.*|prost.*|tokio.*|hyper.*|axum.*'
 check "the driver has a Kubernetes client" lacks rootcellar "$kubernetes"
-for crate in migrate objects linux; do
+for crate in copy migrate objects linux; do
     check "rootcellar-$crate has gRPC, HTTP, a Kubernetes client or the driver" \
         lacks "rootcellar-$crate" "$network|$kubernetes|rootcellar"
 done

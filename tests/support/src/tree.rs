@@ -414,6 +414,10 @@ fn describe(at: &Path, kind: FileType, statx: &Statx) -> Seen {
     let mut names = vec![0; 64 << 10];
     let length = rustix::fs::llistxattr(at, &mut names[..]).unwrap();
     for name in names[..length].split_inclusive(|byte| *byte == 0) {
+        // XFS shows each ACL a second time.
+        if name.starts_with(b"trusted.SGI_ACL_") {
+            continue;
+        }
         let name = CString::from_vec_with_nul(name.to_vec()).unwrap();
         let mut value = vec![0; 64 << 10];
         let length = rustix::fs::lgetxattr(at, &name, &mut value[..]).unwrap();

@@ -390,7 +390,8 @@ impl Os {
         self.set_in_place(file, true)
     }
 
-    pub(super) fn set_in_place(&self, file: impl AsFd, in_place: bool) -> Outcome {
+    /// As [`Os::keep_in_place`], or the contrary.
+    pub fn set_in_place(&self, file: impl AsFd, in_place: bool) -> Outcome {
         let mut flags = match rustix::fs::ioctl_getflags(&file) {
             Err(Errno::NOTTY | Errno::OPNOTSUPP) => return Ok(()),
             flags => flags?,

@@ -191,12 +191,15 @@ fn what_changed_its_kind_is_left() {
         let device = rustix::fs::makedev(1, 3);
         rustix::fs::mknodat(CWD, at(name), kind, Mode::RWXU, device).unwrap();
     }
-    fs::create_dir(place.path("target")).unwrap();
+    for name in ["target", "links"] {
+        fs::create_dir(place.path(name)).unwrap();
+    }
     let open = |name: &str| os::open_dir(place.guarded(), name).unwrap();
     let (os, count) = (Os::default(), Count::default());
     let copying = copying(&os, Transfer::Copy, &count);
     let top = Dir::top(&open("source"), &open("target")).unwrap();
-    let work = Work::new(&copying, &top).unwrap();
+    let links = Links::new(open("links"));
+    let work = Work::new(&copying, &top, links).unwrap();
     let names = [
         "link",
         "link to a directory",

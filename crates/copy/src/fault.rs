@@ -1,0 +1,84 @@
+//! Why a copy ends before its end.
+
+use std::io;
+
+use linux::fault::Fault;
+use linux::tree::MAX_LEVELS;
+use rustix::io::Errno;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{path:?}: {fault}")]
+    At { path: String, fault: Fault },
+    #[error(
+        "{path:?} is more than {MAX_LEVELS} directories deep, and no more are copied: move it up"
+    )]
+    TooDeep { path: String },
+    #[error("{path:?} is a mount, and another volume may be there: unmount it")]
+    Mount { path: String },
+    #[error(
+        "{path:?} changed while it was copied: stop everything that writes to the volume, and begin the copy again"
+    )]
+    Changed { path: String },
+    #[error("the source changed since the copy began: begin it again with an empty target")]
+    ChangedSince,
+    #[error("the target is not empty, and what is in it is not of this copy: {found:?}")]
+    NotEmpty { found: String },
+    #[error("{path:?} has more names than a file of the target's filesystem can have")]
+    TooManyLinks { path: String },
+    #[error("{path:?}: the copy differs from what was sent; the target's disk may be broken")]
+    Differs { path: String },
+    #[error(
+        "the stream ended before its end: the sender's message says why; repeat the copy, which goes on where it was"
+    )]
+    EndedEarly,
+    #[error("the stream begins where this copy is not: another copy ran meanwhile; repeat this")]
+    OtherPosition,
+    #[error("the stream is of another version of this program: use one image for both ends")]
+    OtherVersion,
+    #[error("the stream is not one of this program: {problem}")]
+    Stream { problem: &'static str },
+    #[error("cannot {what}: {error}")]
+    Io {
+        what: &'static str,
+        error: io::Error,
+    },
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Error>;
+
+/// Names the step and the path of an outcome.
+pub(crate) trait At<T> {
+    fn at(self, what: &'static str, path: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T> At<T> for std::result::Result<T, Errno> {
+    fn at(self, what: &'static str, path: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|errno| Error::At {
+            path: path(),
+            fault: Fault::new(what, errno),
+        })
+    }
+}
+
+/// Names the path of a fault.
+pub(crate) fn at<T>(
+    outcome: std::result::Result<T, Fault>,
+    path: impl FnOnce() -> String,
+) -> Result<T> {
+    outcome.map_err(|fault| Error::At {
+        path: path(),
+        fault,
+    })
+}
+
+/// Names the step of an outcome that has no path.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: &'static str) -> Result<T>;
+}
+
+impl<T> Doing<T> for io::Result<T> {
+    fn doing(self, what: &'static str) -> Result<T> {
+        self.map_err(|error| Error::Io { what, error })
+    }
+}
