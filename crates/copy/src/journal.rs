@@ -1,4 +1,4 @@
-//! What the receiver remembers in the target: everything that it has written since the beginning, for the comparison at the
+//! The journal of the receiver, in the target: everything that was written since the beginning, for the comparison at the
 //! end, and how far that is durable.
 
 use std::fs::File;
@@ -139,7 +139,7 @@ pub(crate) struct Journal {
     file: BufWriter<File>,
 }
 
-/// What a journal has.
+/// The content of a journal.
 #[derive(Debug, Default)]
 pub(crate) struct Read {
     pub(crate) position: Position,
@@ -168,7 +168,7 @@ impl Journal {
             return Ok(read);
         };
         let (mut file, mut top, mut bytes) = (BufReader::new(file), None, 0);
-        // What is after the last durable position may be anything.
+        // After the last durable position, anything may follow.
         while let Ok(Some(note)) = record::read::<Note>(&mut file) {
             match note {
                 Note::Top(attributes) => top = Some(attributes),

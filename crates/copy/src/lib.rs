@@ -1,5 +1,5 @@
-//! The command line `rootcellar-copy`, which a plan of `rootcellar-migrate claim` runs in pods: it copies the files of a
-//! volume into another one, in one pod or from pod to pod, and goes on where it was interrupted.
+//! The command line `rootcellar-copy`. It copies the files of a volume into another one, in one pod or from pod to pod, and
+//! goes on where it was interrupted.
 
 #![forbid(unsafe_code)]
 

@@ -28,7 +28,7 @@ pub(crate) struct Position {
     pub(crate) fingerprint: u128,
 }
 
-/// What the receiver has, as it lets the sender know.
+/// How far the receiver is, for the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum State {
     At(Position),
@@ -50,7 +50,7 @@ pub(crate) enum Record {
     Begin {
         version: u32,
         from: State,
-        /// The bytes and entries of the whole copy, for the progress.
+        /// The bytes and entries of the complete copy, for the progress.
         bytes: u64,
         entries: u64,
     },

@@ -126,7 +126,7 @@ pub(crate) fn send<W: Write>(top: &OwnedFd, state: State, to: &mut W) -> Result<
         if !sender.is_past {
             return Err(Error::ChangedSince);
         }
-        // What was sent first may have changed since.
+        // A file that was sent first may have changed since.
         if Need::of(top)?.fingerprint != walk.fingerprint() {
             let path = String::new();
             return Err(Error::Changed { path });

@@ -186,7 +186,7 @@ impl Write for Changing<'_> {
     }
 }
 
-/// What changes meanwhile is noticed: before a file is sent, after that, and between two runs.
+/// A change is noticed: before a file is sent, after that, and between two runs.
 #[test]
 fn a_change_is_noticed() {
     let place = tempfile::tempdir().unwrap();

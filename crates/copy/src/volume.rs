@@ -1,4 +1,4 @@
-//! What is done with a volume before and after a copy.
+//! The work on a volume before and after a copy.
 
 use std::fs::File;
 use std::io::Read;
@@ -61,7 +61,7 @@ pub(crate) fn read_state(from: &mut impl Read) -> Result<State> {
     })
 }
 
-/// A pipe between two threads, with room for a piece.
+/// A pipe between two threads, which has space for a piece.
 pub(crate) fn pipe() -> Result<(File, File)> {
     let (from, to) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at("make a pipe", String::new)?;
