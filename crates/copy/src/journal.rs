@@ -13,13 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::{At, Doing, Error, Result};
 use crate::record::{self, Piece, Position, State};
+use crate::volume::LOST_AND_FOUND;
 
 const JOURNAL: &str = "journal";
 const DONE: &str = "done";
 /// The retained copies of files with several names.
 pub(crate) const LINKS: &str = "links";
-/// The directory that every filesystem of the ext family has.
-const LOST_AND_FOUND: &str = "lost+found";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {

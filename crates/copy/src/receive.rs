@@ -15,6 +15,7 @@ use crate::journal::{Done, Journal, LINKS, Note, Own};
 use crate::progress::Progress;
 use crate::record::{self, MAX_DATA, Piece, Position, Record, State};
 use crate::verify::compare;
+use crate::volume::path;
 use crate::walk::sum;
 
 /// How often the receiver makes durable what it has.
@@ -190,9 +191,7 @@ impl<'a> Receiver<'a> {
     }
 
     fn path(&self, name: &[u8]) -> String {
-        let names = self.levels.iter().skip(1).map(|(name, _)| &**name);
-        let names = names.chain([name]).map(String::from_utf8_lossy);
-        names.collect::<Vec<_>>().join("/")
+        path(&self.levels, name)
     }
 
     /// The present directory, and a name in it.

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::fault::{At, Doing, Error, Result, at};
 use crate::record::{self, MAX_DATA, Piece, Position, Record, State};
+use crate::volume::read_at;
 use crate::walk::{Step, Walk, sum};
 
 /// The bytes or steps after which the receiver may remember the position.
@@ -263,15 +264,8 @@ impl<W: Write> Sender<'_, W> {
         path: &dyn Fn() -> String,
     ) -> Result<()> {
         let buffer = self.buffer.get_mut(..length).unwrap_or_default();
-        let mut have = 0;
-        while have < buffer.len() {
-            let rest = buffer.get_mut(have..).unwrap_or_default();
-            match rustix::io::pread(&source.inode, rest, offset + have as u64) {
-                Ok(0) => return Err(Error::Changed { path: path() }),
-                Ok(read) => have += read,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno).at("read a file", path),
-            }
+        if read_at(&source.inode, buffer, offset).at("read a file", path)? < buffer.len() {
+            return Err(Error::Changed { path: path() });
         }
         let piece = Piece {
             offset,

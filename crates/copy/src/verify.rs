@@ -6,12 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use linux::os;
 use rustix::fs::{Advice, SeekFrom, fadvise, seek};
-use rustix::io::Errno;
 
 use crate::fault::{At, Error, Result};
 use crate::journal::{Journal, Note, Own};
 use crate::progress::Progress;
 use crate::record::{MAX_DATA, Piece};
+use crate::volume::{open_file, path, read_at};
 use crate::walk::sum;
 
 struct Comparison {
@@ -43,9 +43,7 @@ pub(crate) fn compare(target: &OwnedFd, own: &Own, progress: &Progress) -> Resul
 
 impl Comparison {
     fn path(&self, name: &[u8]) -> String {
-        let names = self.levels.iter().skip(1).map(|(name, _)| &**name);
-        let names = names.chain([name]).map(String::from_utf8_lossy);
-        names.collect::<Vec<_>>().join("/")
+        path(&self.levels, name)
     }
 
     fn take(&mut self, note: Note) -> Result<()> {
@@ -59,12 +57,7 @@ impl Comparison {
             Note::Left => drop(self.levels.pop()),
             Note::Opened(name, offset) => {
                 let (dir, entry) = (self.dir()?, OsStr::from_bytes(&name));
-                let file = match os::open_source_file(dir, entry) {
-                    Err(Errno::ACCESS) => {
-                        os::open_protected(dir, entry).and_then(|file| file.ok_or(Errno::NOENT))
-                    }
-                    file => file,
-                };
+                let file = open_file(dir, entry);
                 let file = file.at("open a copied file", || self.path(&name))?;
                 // It is durable, so its pages are read from the disk. Elsewhere this has no effect.
                 let _ = fadvise(&file, 0, None, Advice::DontNeed);
@@ -147,22 +140,4 @@ impl Comparison {
         }
         Ok(())
     }
-}
-
-/// Reads until the buffer is full or the file ends.
-fn read_at(file: &OwnedFd, buffer: &mut [u8], offset: u64) -> std::result::Result<usize, Errno> {
-    let mut have = 0;
-    while have < buffer.len() {
-        match rustix::io::pread(
-            file,
-            buffer.get_mut(have..).unwrap_or_default(),
-            offset + have as u64,
-        ) {
-            Ok(0) => break,
-            Ok(read) => have += read,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(have)
 }

@@ -1,5 +1,6 @@
 //! The work on a volume before and after a copy.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,6 +11,9 @@ use rustix::io::Errno;
 use crate::fault::{At, Doing, Error, Result, at};
 use crate::journal::Own;
 use crate::record::{self, MAX_DATA, State};
+
+/// The directory that every filesystem of the ext family has.
+pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 
 /// Removes what the copy kept for itself in the target, once it is complete, and gives the top its attributes. It may be
 /// repeated.
@@ -68,4 +72,43 @@ pub(crate) fn pipe() -> Result<(File, File)> {
     // Less is only slower.
     let _ = rustix::pipe::fcntl_setpipe_size(&to, MAX_DATA);
     Ok((File::from(from), File::from(to)))
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_at(
+    file: &OwnedFd,
+    buffer: &mut [u8],
+    offset: u64,
+) -> std::result::Result<usize, Errno> {
+    let mut have = 0;
+    while have < buffer.len() {
+        match rustix::io::pread(
+            file,
+            buffer.get_mut(have..).unwrap_or_default(),
+            offset + have as u64,
+        ) {
+            Ok(0) => break,
+            Ok(read) => have += read,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(have)
+}
+
+/// Opens a file for reading, also one with mandatory access control.
+pub(crate) fn open_file(dir: &OwnedFd, name: &OsStr) -> std::result::Result<OwnedFd, Errno> {
+    match os::open_source_file(dir, name) {
+        Err(Errno::ACCESS) => {
+            os::open_protected(dir, name).and_then(|file| file.ok_or(Errno::NOENT))
+        }
+        file => file,
+    }
+}
+
+/// The path of an entry of the last directory, for messages. The first one is the top.
+pub(crate) fn path(levels: &[(Vec<u8>, OwnedFd)], name: &[u8]) -> String {
+    let names = levels.iter().skip(1).map(|(name, _)| &**name);
+    let names = names.chain([name]).map(String::from_utf8_lossy);
+    names.collect::<Vec<_>>().join("/")
 }

@@ -14,9 +14,7 @@ use rustix::io::Errno;
 use twox_hash::XxHash3_128;
 
 use crate::fault::{At, Error, Result};
-
-/// The directory that a filesystem of the ext family has of its own.
-const LOST_AND_FOUND: &str = "lost+found";
+use crate::volume::{LOST_AND_FOUND, open_file};
 
 /// A step of the walk.
 #[derive(Debug)]
@@ -89,7 +87,7 @@ impl Walk {
         names.collect::<Vec<_>>().join("/")
     }
 
-    /// Takes a step; `None` at the end.
+    /// Takes a step; false at the end.
     pub(crate) fn next(
         &mut self,
         visit: &mut dyn FnMut(&Self, Step<'_>) -> Result<()>,
@@ -169,13 +167,7 @@ impl Walk {
             .file_type;
         let opened = match kind {
             FileType::Directory => os::open_source_dir(dir, name),
-            FileType::RegularFile => match os::open_source_file(dir, name) {
-                Err(Errno::ACCESS) => match os::open_protected(dir, name) {
-                    Ok(None) => Err(Errno::NOENT),
-                    opened => opened.and_then(|file| file.ok_or(Errno::NOENT)),
-                },
-                opened => opened,
-            },
+            FileType::RegularFile => open_file(dir, name),
             _ => os::open_entry(dir, name),
         };
         let source = match opened.and_then(Source::new) {
