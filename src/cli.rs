@@ -11,6 +11,7 @@ mod enforce;
 mod import;
 mod inspect;
 mod kept;
+mod label;
 mod manifest;
 mod moving;
 mod output;
@@ -53,7 +54,7 @@ enum Command {
     /// Init, list, cordon, uncordon, adopt and retire pools, and enable their quota
     #[command(subcommand)]
     Pool(pool::PoolCommand),
-    /// List, show, move, import, export, delete, undelete and purge volumes, enforce their sizes, and print their manifest
+    /// List, show, move, label, import, export, delete, undelete and purge volumes, enforce their sizes, and print their manifest
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
     /// List, show, delete, undelete and purge snapshots

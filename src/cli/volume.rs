@@ -9,6 +9,7 @@ use super::enforce::{self, EnforceArgs};
 use super::import::{self, ExportArgs, ImportArgs};
 use super::inspect::{self, Fields, Kind, ListArgs, ShowArgs, name_or_id, object, or_dash, when};
 use super::kept::{self, PurgeArgs, UndeleteArgs};
+use super::label::{self, LabelArgs};
 use super::manifest::{self, ManifestArgs};
 use super::moving::{self, MoveArgs};
 use crate::check::{Deleted, Held, PoolContents};
@@ -66,6 +67,12 @@ pub(super) enum VolumeCommand {
     /// without it, and a repeated command waits for the move, or reports that the volume is there.
     #[command(after_help = "Example:\n  rootcellar volume move ID --to disk2")]
     Move(MoveArgs),
+    /// Name another claim in the record of a volume, through the server
+    ///
+    /// Do so after another claim has got the PersistentVolume, because list, manifest and snapshots name the claim in the
+    /// record. The volume may be in use. The name of the PersistentVolume in the record stays. It may be repeated.
+    #[command(after_help = "Example:\n  rootcellar volume label ID --claim shop/data")]
+    Label(LabelArgs),
     /// Make a directory of this node a volume, by a rename into a pool on the same filesystem or by a copy
     ///
     /// Run it on the node, or with --host in a pod. It refuses a directory that is in use. A file stays at
@@ -93,6 +100,7 @@ pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
         VolumeCommand::Purge(args) => kept::purge(args),
         VolumeCommand::Enforce(args) => enforce::run(args),
         VolumeCommand::Move(args) => moving::run(args),
+        VolumeCommand::Label(args) => label::run(args),
         VolumeCommand::Import(args) => import::import(args),
         VolumeCommand::Export(args) => import::export(args),
     }

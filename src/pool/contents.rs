@@ -9,7 +9,7 @@ use linux::image::Allocation;
 use linux::os::{self, FileId};
 use linux::quota::{Charge, Enforcement};
 use linux::sync::lock;
-use objects::Bytes;
+use objects::{Bytes, ClaimLabel};
 use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
@@ -131,6 +131,28 @@ impl Pool {
         }
         let directory = entry.directory.clone();
         Ok(self.state.insert(record, directory))
+    }
+
+    /// Names another claim in the record of a volume.
+    pub(crate) fn label(&self, entry: &Entry, claim: ClaimLabel) -> Result<Arc<Entry>> {
+        let record = VolumeRecord {
+            claim,
+            ..entry.record.clone()
+        };
+        self.change_unlimited(entry, record)
+    }
+
+    /// Changes the record of a volume durably, and not its limit.
+    pub(super) fn change_unlimited(
+        &self,
+        entry: &Entry,
+        record: VolumeRecord,
+    ) -> Result<Arc<Entry>> {
+        let (disk, _) = self.attached()?;
+        let _limiting = lock(&self.limiting);
+        let amended = disk.amend(&entry.directory, &record);
+        amended.map_err(|fault| self.classify(fault))?;
+        Ok(self.state.insert(record, entry.directory.clone()))
     }
 
     /// The charge of a volume, if its usage is counted.

@@ -180,11 +180,6 @@ impl Pool {
     }
 
     fn set_move(&self, entry: &Entry, moved: Option<Move>) -> Result<Arc<Entry>> {
-        let (disk, _) = self.attached()?;
-        let _limiting = lock(&self.limiting);
-        let record = entry.record.with_move(moved);
-        let amended = disk.amend(&entry.directory, &record);
-        amended.map_err(|fault| self.classify(fault))?;
-        Ok(self.state.insert(record, entry.directory.clone()))
+        self.change_unlimited(entry, entry.record.with_move(moved))
     }
 }

@@ -50,6 +50,19 @@ service! {
                 })
             };
 
+        label_volume(LabelVolumeRequest: volume_id) -> LabelVolumeResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let namespace = request::required("namespace", &*request.namespace)?;
+                let claim = request::required("claim", &*request.claim)?;
+                let labelled = edge.volumes.label(&request.volume_id, namespace, claim)?;
+                Ok(admin::LabelVolumeResponse {
+                    namespace: labelled.label.namespace.unwrap_or_default(),
+                    claim: labelled.label.claim.unwrap_or_default(),
+                    persistent_volume: labelled.label.volume.unwrap_or_default(),
+                    before: labelled.before,
+                })
+            };
+
         get_advance(GetAdvanceRequest: volume_id) -> GetAdvanceResponse,
             Rpc::read(Operation::Volume), |edge, request| {
                 let advance = edge.volumes.advance(&request.volume_id)?;

@@ -16,6 +16,7 @@ mod images;
 mod imports;
 mod inventory;
 mod kept;
+mod label;
 mod load;
 mod model;
 mod mounts;

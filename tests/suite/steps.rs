@@ -32,17 +32,19 @@ enum Call {
     Keep,
     Undelete,
     Expand,
+    Label,
     CreateImage,
     ExpandImage,
     PublishImage,
 }
 
-const CALLS: [Call; 8] = [
+const CALLS: [Call; 9] = [
     Call::Create,
     Call::Delete,
     Call::Keep,
     Call::Undelete,
     Call::Expand,
+    Call::Label,
     Call::CreateImage,
     Call::ExpandImage,
     Call::PublishImage,
@@ -140,6 +142,12 @@ impl Call {
                 let published = fixture.driver().publish(&request);
                 published.map_err(|error| error.code(Operation::Volume))
             }
+            Self::Label => {
+                let labelled = fixture.driver().label(&id, "shop", "new");
+                labelled
+                    .map(drop)
+                    .map_err(|error| error.code(Operation::Volume))
+            }
             Self::Expand | Self::ExpandImage => {
                 let request = ExpandRequest {
                     id,
@@ -175,13 +183,13 @@ impl Call {
         match self {
             Self::Create | Self::CreateImage | Self::Undelete => made > visible(steps),
             Self::Delete | Self::Keep => made <= visible(steps),
-            Self::Expand | Self::ExpandImage | Self::PublishImage => true,
+            Self::Expand | Self::ExpandImage | Self::Label | Self::PublishImage => true,
         }
     }
 
-    /// Asserts the size of a present volume after this many of the steps. An image that is longer than its
+    /// Asserts the size and claim of a present volume after this many of the steps. An image that is longer than its
     /// record raises the size when the pool is opened.
-    fn assert_size(self, fixture: &StepFixture, made: usize, steps: &[Step]) {
+    fn assert_record(self, fixture: &StepFixture, made: usize, steps: &[Step]) {
         let before = self.first_size();
         let size = if self.expands() && made > visible(steps) {
             2 * before
@@ -192,12 +200,16 @@ impl Call {
         let Ok(has) = has.map(|volume| volume.size) else {
             return;
         };
+        if self == Self::Label {
+            let is_named = fixture.record("pvc")["claim"]["claim"] == "new";
+            assert_eq!(is_named, made > visible(steps));
+        }
         let is_raised = self == Self::ExpandImage && has == Bytes(2 * before);
         assert!(has == Bytes(size) || is_raised, "{self:?}: {has}");
     }
 }
 
-/// The only step that makes a volume appear or disappear, or shows its new size.
+/// The only step that makes a volume appear or disappear, or shows its new size or claim.
 fn visible(steps: &[Step]) -> usize {
     let renames = steps.iter().filter(|step| **step == Step::Rename);
     assert_eq!(renames.count(), 1, "{steps:?}");
@@ -281,7 +293,7 @@ fn a_call_survives_the_failure_of_every_step() {
         fixture.recovers();
         assert!(fixture.has("kept"));
         assert_eq!(fixture.has("pvc"), call.shows(at, steps));
-        call.assert_size(&fixture, at, steps);
+        call.assert_record(&fixture, at, steps);
         call.make(&fixture).expect("the retry");
         fixture.assert_ends_with(call.leaves());
     });
@@ -337,7 +349,7 @@ fn a_call_may_end_before_any_step() {
                 assert_eq!(fixture.names(".rootcellar/staging"), [""; 0]);
                 assert!(fixture.has("kept"));
                 assert_eq!(fixture.has("pvc"), call.shows(at, &steps));
-                call.assert_size(&fixture, at, &steps);
+                call.assert_record(&fixture, at, &steps);
                 call.republish(&fixture);
                 call.make(&fixture).expect("the retry");
                 fixture.assert_ends_with(call.leaves());
@@ -351,7 +363,7 @@ fn a_call_may_end_before_any_step() {
 /// Proves: D4.
 #[test]
 fn a_retry_is_answered_only_when_what_it_found_is_durable() {
-    for call in [Call::Create, Call::Delete] {
+    for call in [Call::Create, Call::Delete, Call::Label] {
         let mut fixture = call.prepare(Arc::new(NoQuotas));
         let at = visible(&call.steps()) + 1;
         fixture.script.start(Some(Trouble::Halt(at)));

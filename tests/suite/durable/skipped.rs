@@ -36,6 +36,8 @@ const LOGGED: &[Row] = &[
     ("create what a killed driver left in sight", Syncfs, "/", LOST),
     ("expand", Fsync, "/staging/*", NEITHER),
     ("expand", Fsync, "/volumes/pvc-*", LOST),
+    ("label", Fsync, "/staging/*", NEITHER),
+    ("label", Fsync, "/volumes/pvc-*", LOST),
     ("delete", Fsync, "/trash", LOST),
     ("delete", Fsync, "/volumes", NEITHER),
     ("delete and keep", Fsync, "/kept", LOST),

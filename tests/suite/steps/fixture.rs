@@ -182,6 +182,12 @@ impl StepFixture {
         Some(self.node.pool("default").join("volumes").join(name))
     }
 
+    /// The record of a volume, which is there.
+    pub fn record(&self, volume: &str) -> serde_json::Value {
+        let path = self.directory(volume).unwrap().join("volume.json");
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
     /// Makes a volume with a file in it.
     pub fn make(&self, volume: &str) {
         self.driver().create(&create(volume, SIZE)).unwrap();

@@ -151,6 +151,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..Operation::NOTHING
     },
     Operation {
+        name: "label",
+        prepare: with_source,
+        act: |scene| scene.label("pvc"),
+        before: |scene| has_source(scene) && !scene.is_labelled("pvc"),
+        after: |scene| has_source(scene) && scene.is_labelled("pvc"),
+        ..Operation::NOTHING
+    },
+    Operation {
         name: "delete",
         prepare: with_source,
         act: |scene| scene.delete("pvc"),

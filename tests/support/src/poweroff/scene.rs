@@ -447,6 +447,19 @@ impl Scene {
         assert_eq!(self.driver().expand(&request).unwrap(), request.required);
     }
 
+    /// Names a claim in the record of a volume.
+    pub fn label(&self, volume: &str) {
+        let id = self.id_of(volume);
+        self.driver().label(&id, "shop", "data").unwrap();
+    }
+
+    /// Whether [`Scene::label`] has named the claim in the record of a volume.
+    pub fn is_labelled(&self, volume: &str) -> bool {
+        let record = fs::read(self.directory(volume).join("volume.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        record["claim"]["claim"] == "data"
+    }
+
     /// Whether a volume has this size.
     pub fn has_size(&self, volume: &str, size: u64) -> bool {
         let id = self.id_of(volume);
