@@ -1,4 +1,5 @@
-# The images: the driver with mke2fs, mkfs.xfs and the libraries that they load; and the controller alone. They have no shell.
+# The images: the driver with rootcellar-copy, mke2fs, mkfs.xfs and the libraries that they load; and the controller alone.
+# They have no shell.
 #
 # From a clone, on any machine with Docker, Podman or Buildah, for its own architecture or another --platform:
 #   docker build --tag registry.example/rootcellar:0.1.0 .

@@ -45,6 +45,8 @@ for crate in copy migrate objects linux; do
     check "rootcellar-$crate has gRPC, HTTP, a Kubernetes client or the driver" \
         lacks "rootcellar-$crate" "$network|$kubernetes|rootcellar"
 done
+check "rootcellar-copy has another crate of ours than linux and objects" \
+    lacks rootcellar-copy 'rootcellar-(fleet|migrate|page)'
 check "rootcellar-fleet has gRPC or the driver" lacks rootcellar-fleet 'tonic.*|prost.*|rootcellar|rootcellar-linux'
 go -C hack/imports build -trimpath -buildvcs=false -o "$tools/imports" .
 "$tools/imports" >"$work/imports" || :

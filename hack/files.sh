@@ -18,5 +18,6 @@ for arch in "$@"; do
     mkdir -p "$files"
     cp --archive "$target/mkfs/$arch" "$files/driver"
     install -D --mode 0755 "$target/$musl/release/rootcellar" "$files/driver/rootcellar"
+    install -D --mode 0755 "$target/$musl/release/rootcellar-copy" "$files/driver/rootcellar-copy"
     install -D --mode 0755 "$target/$musl/release/rootcellar-fleet" "$files/controller/rootcellar-fleet"
 done

@@ -29,7 +29,7 @@ in_memory() { # COMMAND [argument...]   with the build directory at /mnt; Builda
 list() { # the mode, owner and name of each file of the archive at its input, and the target of a link
     tar --numeric-owner -tv | awk '{ $3 = $4 = $5 = ""; print }' | tr -s ' ' | sort
 }
-formats() { # ARCHIVE LAYER   runs both programs in a root of these files alone, as the driver does, and reads the result
+runs() { # ARCHIVE LAYER   runs the other programs in a root of these files alone, those that format as the driver does
     # shellcheck disable=SC2016 # for the inner shell
     tar -xOf "$1" "$2" | PATH=$PATH:/usr/sbin:/sbin hack/private-ns.sh sh -euc '
         mount -t tmpfs tmpfs /mnt
@@ -45,6 +45,8 @@ formats() { # ARCHIVE LAYER   runs both programs in a root of these files alone,
             found=$(blkid --probe --output value --match-tag TYPE --match-tag BLOCK_SIZE /mnt/volume | sort -r | xargs)
             [ "$found" = "$wanted" ] || { echo "$1 made $found, not $wanted" >&2 && exit 1; }
         }
+        env -i "$(command -v chroot)" /mnt/root /rootcellar-copy --version >/mnt/version
+        grep -q "^rootcellar-copy " /mnt/version
         check ext4 /sbin/mke2fs -q -F -t ext4 -b 4096
         check xfs /sbin/mkfs.xfs -q -f -s size=4096'
 }
@@ -88,12 +90,12 @@ keep() { # CONTENTS   gives the archive of build its own name
 }
 driver() { # ARCH
     build rootcellar driver "$1" 12582912 "" "$(sed -n 's/.*\.deb  *//p' THIRD-PARTY.txt)"
-    runs="which this machine cannot run"
+    run="which this machine cannot run"
     if [ "$1" = "$(dpkg --print-architecture)" ]; then
-        formats "$archive" "$layer"
-        runs="which run"
+        runs "$archive" "$layer"
+        run="which run"
     fi
-    keep "with mke2fs and mkfs.xfs, $runs"
+    keep "with rootcellar-copy, mke2fs and mkfs.xfs, $run"
 }
 controller() { # ARCH
     build rootcellar-fleet controller "$1" 11534336 65532:65532 ""

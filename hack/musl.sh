@@ -36,11 +36,11 @@ for arch in "$@"; do
     build() { # argument...
         "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl" "$@"
     }
-    build --package=rootcellar --package=rootcellar-migrate
+    build --package=rootcellar --package=rootcellar-migrate --package=rootcellar-copy
     # Built together, the driver would get the features of crates that only the controller asks for.
     [ -z "$controller" ] || build --package=rootcellar-fleet
     # With the most MiB. The controller has a client of Kubernetes with TLS.
-    for program in rootcellar:8 rootcellar-migrate:8 ${controller:+rootcellar-fleet:10}; do
+    for program in rootcellar:8 rootcellar-migrate:8 rootcellar-copy:4 ${controller:+rootcellar-fleet:10}; do
         name=${program%:*} limit=$((${program#*:} * 1048576))
         binary=$target/$musl/release/$name
         headers=$(readelf --wide --file-header --segments --dynamic "$binary")

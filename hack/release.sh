@@ -53,7 +53,7 @@ git archive --output="$parts/sources.tar" HEAD
 tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
 (cd "$parts/sources/rootcellar" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom")
 # One for each package. That of the driver gets the other programs, and what only those are built of.
-(cd "$parts/sources/rootcellar" && cat "$bom.json" "crates/migrate/$bom.json" "crates/fleet/$bom.json") |
+(cd "$parts/sources/rootcellar" && cat "$bom.json" "crates/migrate/$bom.json" "crates/copy/$bom.json" "crates/fleet/$bom.json") |
     sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' |
     jq --slurp --rawfile others THIRD-PARTY.txt '. as $all | .[0] |
         .metadata.component.components = [$all[].metadata.component.components[]] |

@@ -37,7 +37,7 @@ func main() {
 // The directories of the crates that have a picture, and of those that need none.
 var (
 	layered = []string{"src", "crates/linux/src", "crates/fleet/src"}
-	flat    = []string{"crates/objects/src", "crates/migrate/src"}
+	flat    = []string{"crates/objects/src", "crates/migrate/src", "crates/copy/src"}
 )
 
 func run() (bool, error) {
