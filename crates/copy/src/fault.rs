@@ -4,6 +4,7 @@ use std::io;
 
 use linux::fault::Fault;
 use linux::tree::MAX_LEVELS;
+use objects::Bytes;
 use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
@@ -20,20 +21,26 @@ pub(crate) enum Error {
         "{path:?} changed while it was copied: stop everything that writes to the volume, and begin the copy again"
     )]
     Changed { path: String },
-    #[error("the source changed since the copy began: begin it again with an empty target")]
-    ChangedSince,
     #[error("the target is not empty, and what is in it is not of this copy: {found:?}")]
     NotEmpty { found: String },
     #[error("{path:?} has more names than a file of the target's filesystem can have")]
     TooManyLinks { path: String },
-    #[error("{path:?}: the copy differs from what was sent; the target's disk may be broken")]
-    Differs { path: String },
+    #[error(
+        "{path:?}: the {what} of the copy differ from what was sent; the target's filesystem may not have such, or its disk is broken"
+    )]
+    Differs { path: String, what: &'static str },
+    #[error("{path:?} is neither a directory nor a block device")]
+    NoVolume { path: String },
+    #[error("the source and the target are the same volume")]
+    Same,
+    #[error("a block volume can be copied into a block volume only, and files into files")]
+    OtherKind,
+    #[error("the new volume is too small: its device has {has}, and the source {need}")]
+    TooSmall { need: Bytes, has: Bytes },
     #[error(
         "the stream ended before its end: the sender's message says why; repeat the copy, which goes on where it was"
     )]
     EndedEarly,
-    #[error("the stream begins where this copy is not: another copy ran meanwhile; repeat this")]
-    OtherPosition,
     #[error("the stream is of another version of this program: use one image for both ends")]
     OtherVersion,
     #[error("the stream is not one of this program: {problem}")]
@@ -80,5 +87,12 @@ pub(crate) trait Doing<T> {
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, what: &'static str) -> Result<T> {
         self.map_err(|error| Error::Io { what, error })
+    }
+}
+
+impl Error {
+    /// Whether the reader of a stream ended first, whose error says more.
+    pub(crate) fn is_pipe(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }

@@ -3,8 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+mod attributes;
+mod content;
 mod fault;
-mod journal;
 mod progress;
 mod receive;
 mod record;
@@ -21,11 +22,10 @@ use std::thread;
 use clap::{Parser, Subcommand};
 
 use fault::{Doing, Error, Result};
-use journal::Own;
-use receive::{Pace, receive};
-use record::{MAX_DATA, Position, State};
-use send::{Need, send};
-use volume::{clean, open, pipe, read_state, space};
+use receive::receive;
+use record::CHUNK_BYTES;
+use send::{Need, fingerprint, have, send};
+use volume::{Top, clean, pipe, space};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
@@ -115,37 +115,37 @@ pub fn main() -> ExitCode {
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::Need { source } => {
-            let Need { bytes, entries, .. } = Need::of(&open(source)?)?;
+            let Need { bytes, entries, .. } = Need::of(&Top::open(source, false)?)?;
             print(&format!("{bytes} {entries}"))
         }
         Command::Space { target } => {
-            let (bytes, entries) = space(open(target)?)?;
+            let (bytes, entries) = space(&Top::open(target, true)?)?;
             let entries = entries.map_or_else(|| "-".to_owned(), |entries| entries.to_string());
             print(&format!("{bytes} {entries}"))
         }
-        Command::Fingerprint { source } => print(&word(Need::of(&open(source)?)?.fingerprint)),
+        Command::Fingerprint { source } => print(&word(fingerprint(&Top::open(source, false)?)?)),
         Command::Local { source, target, id } => {
-            let fingerprint = local(source, target, &id.id, Pace::default())?;
+            let fingerprint = local(source, target, &id.id)?;
             print(&format!("fingerprint {}", word(fingerprint)))
         }
         Command::Have { target, id } => {
-            let state = state(target, &id.id)?;
-            let mut out = io::stdout().lock();
-            record::write(&mut out, &state)
-                .and_then(|()| out.flush())
-                .doing("write to stdout")
+            let mut out = BufWriter::new(io::stdout().lock());
+            have(&Top::open(target, true)?, &id.id, &mut out)
         }
         Command::Send { source } => {
-            let state = read_state(&mut io::stdin().lock())?;
-            let mut out = BufWriter::with_capacity(MAX_DATA, io::stdout().lock());
-            send(&open(source)?, state, &mut out)
+            let out = BufWriter::with_capacity(CHUNK_BYTES, io::stdout().lock());
+            send(
+                &Top::open(source, false)?,
+                BufReader::new(io::stdin().lock()),
+                out,
+            )
         }
         Command::Receive { target, id } => {
-            let mut stream = BufReader::with_capacity(MAX_DATA, io::stdin().lock());
-            let fingerprint = receive(&open(target)?, &id.id, Pace::default(), &mut stream)?;
+            let mut stream = BufReader::with_capacity(CHUNK_BYTES, io::stdin().lock());
+            let fingerprint = receive(&Top::open(target, true)?, &id.id, &mut stream)?;
             print(&format!("fingerprint {}", word(fingerprint)))
         }
-        Command::Clean { target, id } => clean(&open(target)?, &id.id),
+        Command::Clean { target, id } => clean(&Top::open(target, true)?, &id.id),
     }
 }
 
@@ -157,39 +157,30 @@ fn print(line: &str) -> Result<()> {
     writeln!(io::stdout().lock(), "{line}").doing("write to stdout")
 }
 
-fn state(target: &Path, id: &str) -> Result<State> {
-    match Own::find(&open(target)?, id)? {
-        Some(own) => own.state(),
-        None => Ok(State::At(Position::default())),
-    }
-}
-
-/// Copies through a pipe between two threads, as between two pods.
-fn local(source: &Path, target: &Path, id: &str, pace: Pace) -> Result<u128> {
-    let (source, target) = (open(source)?, open(target)?);
-    let os = linux::os::Os::default();
-    let lock = Own::open(&os, &target, id)?;
-    lock.lock()?;
-    let state = lock.state()?;
-    // The receiver locks for itself.
-    drop(lock);
+/// Copies through pipes between threads, as between two pods.
+fn local(source: &Path, target: &Path, id: &str) -> Result<u128> {
+    let (source, target) = (Top::open(source, false)?, Top::open(target, true)?);
+    source.is_not(&target)?;
+    let (had_from, had_to) = pipe()?;
     let (from, to) = pipe()?;
     thread::scope(|scope| {
-        let sender = scope.spawn(move || {
-            let mut to = BufWriter::with_capacity(MAX_DATA, to);
-            send(&source, state, &mut to)
+        let had = scope.spawn(|| have(&target, id, &mut BufWriter::new(had_to)));
+        let sender = scope.spawn(|| {
+            let to = BufWriter::with_capacity(CHUNK_BYTES, to);
+            send(&source, BufReader::new(had_from), to)
         });
-        let received = receive(
-            &target,
-            id,
-            pace,
-            &mut BufReader::with_capacity(MAX_DATA, from),
-        );
-        let sent = sender.join().unwrap_or(Err(Error::EndedEarly));
-        // If the sender fails, the receiver only knows that the stream ended.
-        match (sent, received) {
-            (Err(sent), Err(Error::EndedEarly)) => Err(sent),
-            (_, received) => received,
+        let mut from = BufReader::with_capacity(CHUNK_BYTES, from);
+        let received = receive(&target, id, &mut from);
+        drop(from);
+        let ended = || Err(Error::EndedEarly);
+        let sent = sender.join().unwrap_or_else(|_| ended());
+        let had = had.join().unwrap_or_else(|_| ended());
+        // If one end fails, the next one only knows that its stream ended.
+        match (had, sent, received) {
+            (_, _, Ok(fingerprint)) => Ok(fingerprint),
+            (Err(had), _, _) if !had.is_pipe() => Err(had),
+            (_, Err(sent), Err(_)) if !sent.is_pipe() => Err(sent),
+            (_, _, received) => received,
         }
     })
 }

@@ -30,6 +30,10 @@ impl Progress {
         }
     }
 
+    pub(crate) fn done(&self) -> u64 {
+        self.done
+    }
+
     /// Begins again with the same bytes.
     pub(crate) fn again(&self, what: &'static str) -> Self {
         Self::new(what, self.total.max(self.done))

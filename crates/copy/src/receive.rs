@@ -1,462 +1,599 @@
-//! The receiver: makes what the stream has, in the target, and compares everything with what was sent.
+//! The receiver: makes the target what the stream says, whatever an interrupted run left there.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::io::Read;
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use linux::os::{self, At as Place, Os};
-use linux::tree::{Attributes, CopyReason, CopyWatch, Key, Links, Node};
+use linux::tree::{Attributes, Node};
+use objects::Bytes;
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::io::Errno;
 
+use crate::attributes;
+use crate::content::{Content, clear, next_nonzero, sum, write_all};
 use crate::fault::{At, Doing, Error, Result, at};
-use crate::journal::{Done, Journal, LINKS, Note, Own};
 use crate::progress::Progress;
-use crate::record::{self, MAX_DATA, Piece, Position, Record, State};
+use crate::record::{self, CHUNK, CHUNK_BYTES, Chunk, Record, VERSION};
 use crate::verify::compare;
-use crate::volume::path;
-use crate::walk::sum;
+use crate::volume::{Top, begin, is_begun, is_of_filesystem_at, unprotect};
+use crate::walk::readable;
 
-/// How often the receiver makes durable what it has.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
-    pub(crate) time: Duration,
+/// A directory that is filled.
+struct Level {
+    name: Vec<u8>,
+    dir: OwnedFd,
+    names: HashSet<Vec<u8>>,
 }
 
-impl Default for Pace {
-    fn default() -> Self {
-        let time = Duration::from_secs(5);
-        Self { time }
-    }
-}
-
-struct Nobody;
-
-impl CopyWatch for Nobody {
-    fn copied(&self, _bytes: u64) {}
-
-    fn stopped(&self) -> bool {
-        false
-    }
-}
-
-/// A file that is written.
+/// A file or device that is written.
 struct Open {
     name: Vec<u8>,
     file: OwnedFd,
     size: u64,
+    is_device: bool,
+    /// Whether it may have content of an earlier run.
+    existed: bool,
+    several: bool,
+    /// The end of the last chunk.
+    end: u64,
 }
 
 struct Receiver<'a> {
     os: Os,
-    own: &'a Own,
-    journal: Journal,
-    links: Links,
-    /// The directories that are open, the top first, with their names.
-    levels: Vec<(Vec<u8>, OwnedFd)>,
+    top: &'a Top,
+    levels: Vec<Level>,
     open: Option<Open>,
-    top: Option<Attributes>,
-    mark: Option<Position>,
-    pace: Pace,
-    durable: Instant,
+    /// Everything that was received, without content, for the comparison.
+    log: BufWriter<File>,
+    /// The paths of entries with several names. Their flags would prevent further names.
+    several: Vec<(Vec<u8>, Attributes)>,
     progress: Progress,
     buffer: Vec<u8>,
 }
 
-/// Receives a copy into an empty directory, or goes on with it. Returns the fingerprint of the source.
-pub(crate) fn receive(
-    target: &OwnedFd,
-    id: &str,
-    pace: Pace,
-    from: &mut impl Read,
-) -> Result<u128> {
-    let os = Os::default();
-    let own = Own::open(&os, target, id)?;
-    own.lock()?;
-    let begin = record::read(from)
-        .doing("read the stream")?
-        .ok_or(Error::EndedEarly)?;
-    let Record::Begin {
-        version,
-        from: state,
-        bytes,
-        ..
-    } = begin
+/// Receives a copy into an empty target, or goes on with it, and compares both. Returns the fingerprint of the source.
+pub(crate) fn receive(top: &Top, id: &str, from: &mut impl Read) -> Result<u128> {
+    top.lock()?;
+    let begun = Instant::now();
+    let Some(Record::Begin { version, bytes }) = record::read(from).doing("read the stream")?
     else {
-        return Err(Error::Stream {
-            problem: "it has no beginning",
-        });
+        return Err(Error::EndedEarly);
     };
-    if !Record::is_readable(version) {
+    if version != VERSION {
         return Err(Error::OtherVersion);
     }
-    if state != own.state()? {
-        return Err(Error::OtherPosition);
-    }
-    if let State::Done(fingerprint) = state {
-        return Ok(fingerprint);
-    }
-    let mut receiver = Receiver::new(os, &own, target, pace, bytes)?;
+    let mut receiver = Receiver::new(top, id, bytes)?;
     let fingerprint = receiver.run(from)?;
-    receiver.finish(target, fingerprint)?;
+    receiver.finish_flags()?;
+    let Receiver {
+        os, log, progress, ..
+    } = receiver;
+    os.syncfs(top.file())
+        .at("make the copy durable", String::new)?;
+    if matches!(top, Top::Device(..)) {
+        os.fsync(top.file())
+            .at("make the copy durable", String::new)?;
+    }
+    let took = begun.elapsed().as_secs_f64();
+    eprintln!("copied {} in {took:.2} s", Bytes(progress.done()).rounded());
+    let log = log
+        .into_inner()
+        .map_err(std::io::IntoInnerError::into_error);
+    compare(top, log.doing("write the log of the copy")?, &progress)?;
     Ok(fingerprint)
 }
 
 impl<'a> Receiver<'a> {
-    fn new(os: Os, own: &'a Own, target: &OwnedFd, pace: Pace, bytes: u64) -> Result<Self> {
-        match os.mkdir(&own.dir, LINKS, 0o700) {
-            Err(Errno::EXIST) => {}
-            made => made.at("make a directory", || LINKS.to_owned())?,
+    fn new(top: &'a Top, id: &str, bytes: u64) -> Result<Self> {
+        let os = Os::default();
+        let mut levels = Vec::new();
+        if let Top::Directory(target) = top {
+            if !is_begun(target, id)? {
+                begin(&os, target, id)?;
+            }
+            let dir = os::open_dir(target, ".").at("open the target", String::new)?;
+            unprotect(&os, &dir).at("clear the flags of the target", String::new)?;
+            at(attributes::strip(&os, &dir, &[]), String::new)?;
+            levels.push(Level {
+                name: Vec::new(),
+                dir,
+                names: HashSet::new(),
+            });
         }
-        let links = os::open_dir(&own.dir, LINKS).at("open a directory", || LINKS.to_owned())?;
-        let (mut journal, read) = Journal::open(own)?;
-        journal.note(&Note::Begun)?;
-        let top = os::open_dir(target, ".").at("open the target", String::new)?;
-        let mut progress = Progress::new("copied", bytes);
-        progress.had(read.bytes);
         Ok(Self {
             os,
-            own,
-            journal,
-            links: Links::new(links),
-            levels: vec![(Vec::new(), top)],
+            top,
+            levels,
             open: None,
-            top: read.top,
-            mark: None,
-            pace,
-            durable: Instant::now(),
-            progress,
-            buffer: vec![0; MAX_DATA],
+            log: BufWriter::new(log_of(top)?),
+            several: Vec::new(),
+            progress: Progress::new("copied", bytes),
+            buffer: vec![0; CHUNK_BYTES],
         })
     }
 
     /// Takes all records. Returns the fingerprint of the source.
     fn run(&mut self, from: &mut impl Read) -> Result<u128> {
         loop {
-            let record = match record::read(from) {
-                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => None,
-                record => record.doing("read the stream")?,
-            };
-            match record.ok_or(Error::EndedEarly)? {
-                Record::Enter {
-                    name,
-                    in_place,
-                    again,
-                } => self.enter(name, in_place, again)?,
-                Record::Leave(attributes) => self.leave(attributes)?,
+            let record = record::read(from).doing("read the stream")?;
+            let record = record.ok_or(Error::EndedEarly)?;
+            record::write(&mut self.log, &record).doing("write the log of the copy")?;
+            match record {
+                Record::Device(size) => self.device(size)?,
+                Record::Enter { name, in_place } => self.enter(name, in_place)?,
+                Record::Leave(attributes) => self.leave(&attributes)?,
                 Record::File {
                     name,
                     in_place,
                     size,
-                    offset,
-                } => {
-                    let file = self.file(&name, in_place, offset)?;
-                    self.open_file(name, file, size, offset)?;
-                }
-                Record::Data(piece) => self.data(piece, from)?,
-                Record::Close { attributes, key } => self.close(&attributes, key)?,
-                Record::Link { name, key } => self.link(&name, &key)?,
+                    several,
+                } => self.file(name, in_place, size, several)?,
+                Record::Chunk(chunk) => self.chunk(&chunk, from)?,
+                Record::Close(attributes) => self.close(attributes)?,
+                Record::Link { name, first } => self.link(&name, &first)?,
                 Record::Node {
                     name,
                     node,
                     attributes,
-                    key,
-                } => self.node(&name, &node, &attributes, key)?,
-                Record::Mark(position) => {
-                    self.mark = Some(position);
-                    if self.durable.elapsed() >= self.pace.time {
-                        self.commit()?;
-                    }
-                }
+                } => self.node(&name, &node, &attributes)?,
                 Record::End(fingerprint) => {
-                    self.commit()?;
-                    return Ok(fingerprint);
+                    self.end_device()?;
+                    return match (&self.levels[..], &self.open) {
+                        ([], None) => Ok(fingerprint),
+                        _ => Err(stream("it ends within a directory")),
+                    };
                 }
-                Record::Begin { .. } => {
-                    return Err(Error::Stream {
-                        problem: "it begins twice",
-                    });
-                }
+                Record::Begin { .. } => return Err(stream("it begins twice")),
             }
         }
     }
 
-    fn commit(&mut self) -> Result<()> {
-        if let Some(position) = self.mark.take() {
-            self.journal.commit(&self.os, self.own, position)?;
-        }
-        self.durable = Instant::now();
-        Ok(())
-    }
-
     fn path(&self, name: &[u8]) -> String {
-        path(&self.levels, name)
+        let names = self.levels.iter().skip(1).map(|level| &*level.name);
+        readable(&names.chain([name]).collect::<Vec<_>>().join(&0))
     }
 
     /// The present directory, and a name in it.
     fn place<'n>(&self, name: &'n [u8]) -> Result<(&OwnedFd, &'n OsStr)> {
-        let (_, dir) = self.levels.last().ok_or(Error::Stream {
-            problem: "it goes on after its top",
-        })?;
-        let is_own = self.levels.len() == 1 && name == self.own.name.as_bytes();
-        if name.is_empty()
-            || name == b"."
-            || name == b".."
-            || name.contains(&b'/')
-            || name.contains(&0)
-            || is_own
-        {
-            return Err(Error::Stream {
-                problem: "it has a name that no entry can have",
+        let Some(level) = self.levels.last() else {
+            return Err(match self.top {
+                Top::Device(..) => Error::OtherKind,
+                Top::Directory(_) => stream("it goes on after its top"),
             });
-        }
-        Ok((dir, OsStr::from_bytes(name)))
+        };
+        check(name)?;
+        Ok((&level.dir, OsStr::from_bytes(name)))
     }
 
-    fn enter(&mut self, name: Vec<u8>, in_place: bool, again: bool) -> Result<()> {
+    /// Notes that the present directory has this entry.
+    fn add(&mut self, name: &[u8]) -> Result<()> {
+        let Some(level) = self.levels.last_mut() else {
+            return Err(stream("it goes on after its top"));
+        };
+        if level.names.insert(name.to_owned()) {
+            Ok(())
+        } else {
+            Err(stream("it has an entry twice"))
+        }
+    }
+
+    fn enter(&mut self, name: Vec<u8>, in_place: bool) -> Result<()> {
         let (parent, entry) = self.place(&name)?;
         let path = || self.path(&name);
-        if !again {
-            match self.os.mkdir(parent, entry, 0o700) {
-                // An earlier run made it after its last durable position, or the filesystem has it of its own.
-                Err(Errno::EXIST) => {}
-                made => made.at("make a directory", path)?,
+        let mut existed = false;
+        if let Err(errno) = self.os.mkdir(parent, entry, 0o700) {
+            existed = errno == Errno::EXIST;
+            if !existed {
+                return Err(errno).at("make a directory", path);
+            }
+            let status = os::status_at(parent, entry).at("read the status of an entry", path)?;
+            if status.file_type != FileType::Directory {
+                self.remove(parent, entry)?;
+                self.os
+                    .mkdir(parent, entry, 0o700)
+                    .at("make a directory", path)?;
             }
         }
         let dir = os::open_dir(parent, entry).at("open a copied directory", path)?;
-        self.unprotect(&dir, &name)?;
+        if existed {
+            unprotect(&self.os, &dir).at("clear the flags of a copy", path)?;
+            // Also the ACL that new entries would inherit.
+            at(attributes::strip(&self.os, &dir, &[]), path)?;
+        }
         self.os
             .set_in_place(&dir, in_place)
             .at("set the flags of a directory", path)?;
-        self.journal.note(&Note::Entered(name.clone()))?;
-        self.levels.push((name, dir));
+        self.add(&name)?;
+        self.levels.push(Level {
+            name,
+            dir,
+            names: HashSet::new(),
+        });
         Ok(())
     }
 
-    /// Clears the flags that an earlier run has set.
-    fn unprotect(&self, file: impl AsFd, name: &[u8]) -> Result<()> {
-        match self.os.clear_flags(file) {
-            Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(()),
-            cleared => cleared.at("clear the flags of a copy", || self.path(name)),
+    fn leave(&mut self, attributes: &Attributes) -> Result<()> {
+        if attributes.kind() != FileType::Directory || self.open.is_some() {
+            return Err(stream("it leaves something else than a directory"));
         }
-    }
-
-    fn leave(&mut self, attributes: Attributes) -> Result<()> {
-        let Some((name, dir)) = self.levels.pop() else {
-            return Err(Error::Stream {
-                problem: "it leaves the top twice",
-            });
+        let Some(Level { dir, names, .. }) = self.levels.last() else {
+            return Err(stream("it leaves more than it entered"));
         };
-        if self.levels.is_empty() {
-            // It gets them when the copy's own directory is removed.
-            self.journal.note(&Note::Top(attributes.clone()))?;
-            self.top = Some(attributes);
-            return Ok(());
+        let path = || self.path(b"");
+        let found = os::entry_names(dir.as_fd()).at("list a copied directory", path)?;
+        for name in found {
+            let is_kept = names.contains(name.as_bytes())
+                || (self.levels.len() == 1 && is_of_filesystem_at(dir, &name)?);
+            if !is_kept {
+                self.remove(dir, &name)?;
+            }
         }
-        let path = || self.path(&name);
-        at(attributes.give(&self.os, &dir), path)?;
-        at(attributes.protect(&self.os, &dir), path)?;
-        self.journal.note(&Note::Left)
+        at(attributes::give(&self.os, dir, attributes), path)?;
+        at(attributes::give_flags(&self.os, dir, attributes), path)?;
+        self.levels.pop();
+        Ok(())
     }
 
-    /// Removes what an earlier run has made after its last durable position.
-    fn make_way(&self, name: &[u8]) -> Result<()> {
-        let (dir, entry) = self.place(name)?;
-        match self.os.unlink_any(dir, entry) {
-            Err(Errno::PERM) => {
-                let path = || self.path(name);
-                if let Some(file) = os::open_protected(dir, entry).at("open a copied file", path)? {
-                    self.unprotect(&file, name)?;
+    /// Removes what an interrupted run left, and what the source does not have any more.
+    fn remove(&self, dir: &OwnedFd, name: &OsStr) -> Result<()> {
+        let path = || self.path(name.as_bytes());
+        let status = os::status_at(dir, name).at("read the status of an entry", path)?;
+        match status.file_type {
+            FileType::Directory => {
+                let entry = os::open_dir(dir, name).at("open a directory", path)?;
+                unprotect(&self.os, &entry).at("clear the flags of a copy", path)?;
+                at(linux::tree::remove(&self.os, dir.as_fd(), name), path)
+            }
+            kind => {
+                if kind == FileType::RegularFile {
+                    self.unprotect_file(dir, name)?;
                 }
                 self.os
-                    .unlink(dir, entry)
-                    .at("remove an unfinished copy", path)
+                    .unlink(dir, name)
+                    .at("remove an entry of an unfinished copy", path)
             }
-            removed => removed.at("remove an unfinished copy", || self.path(name)),
         }
     }
 
-    /// Makes a file, or opens the unfinished copy of an earlier run.
-    fn file(&self, name: &[u8], in_place: bool, offset: u64) -> Result<OwnedFd> {
+    fn unprotect_file(&self, dir: &OwnedFd, name: &OsStr) -> Result<()> {
+        let path = || self.path(name.as_bytes());
+        let file = os::open_protected(dir, name).at("open a copied file", path)?;
+        file.map_or(Ok(()), |file| {
+            unprotect(&self.os, &file).at("clear the flags of a copy", path)
+        })
+    }
+
+    /// Makes room for an entry of the stream.
+    fn make_way(&self, name: &[u8]) -> Result<()> {
         let (dir, entry) = self.place(name)?;
-        let path = || self.path(name);
-        if offset > 0 {
-            let file = os::open_writable(dir, entry).or_else(|errno| match errno {
-                // It is immutable.
-                Errno::PERM | Errno::ACCESS => {
-                    let opened = os::open_protected(dir, entry)?.ok_or(Errno::INVAL)?;
-                    self.os.clear_flags(&opened)?;
-                    os::open_writable(dir, entry)
-                }
-                errno => Err(errno),
-            });
-            let file = file.at("open an unfinished copy", path)?;
-            self.os
-                .truncate(&file, offset)
-                .at("shorten an unfinished copy", path)?;
-            return Ok(file);
+        match os::status_at(dir, entry) {
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno).at("read the status of an entry", || self.path(name)),
+            Ok(_) => self.remove(dir, entry),
         }
-        let file = match self.os.create(dir, entry) {
-            Err(Errno::EXIST) => {
-                self.make_way(name)?;
-                self.os.create(dir, entry)
-            }
-            file => file,
-        };
-        let file = file.at("make a file", path)?;
-        self.os
-            .set_in_place(&file, in_place)
-            .at("set the flags of a file", path)?;
-        Ok(file)
     }
 
-    fn open_file(&mut self, name: Vec<u8>, file: OwnedFd, size: u64, offset: u64) -> Result<()> {
+    fn file(&mut self, name: Vec<u8>, in_place: bool, size: u64, several: bool) -> Result<()> {
+        if self.open.is_some() {
+            return Err(stream("it opens two files"));
+        }
+        let (dir, entry) = self.place(&name)?;
+        let path = || self.path(&name);
+        let (file, existed) = match self.os.create(dir, entry) {
+            Err(Errno::EXIST) => self.open_existing(&name, several)?,
+            file => (file.at("make a file", path)?, false),
+        };
+        if existed {
+            at(attributes::strip(&self.os, &file, &[]), path)?;
+        } else {
+            self.os
+                .set_in_place(&file, in_place)
+                .at("set the flags of a file", path)?;
+        }
         // Before the data, because XFS allocates more than is written beyond the end of a file.
         self.os
             .truncate(&file, size)
-            .at("set the size of a file", || self.path(&name))?;
-        self.journal.note(&Note::Opened(name.clone(), offset))?;
-        self.open = Some(Open { name, file, size });
+            .at("set the size of a file", path)?;
+        self.add(&name)?;
+        self.open = Some(Open {
+            name,
+            file,
+            size,
+            is_device: false,
+            existed,
+            several,
+            end: 0,
+        });
         Ok(())
     }
 
-    fn data(&mut self, piece: Piece, from: &mut impl Read) -> Result<()> {
-        let length = piece.length as usize;
-        let (Some(open), Some(buffer)) = (&self.open, self.buffer.get_mut(..length)) else {
-            return Err(Error::Stream {
-                problem: "it has data outside of a file",
-            });
+    /// Opens a file of an interrupted run, or makes it in place of something else. Another entry may have the name, or
+    /// another name the file.
+    fn open_existing(&self, name: &[u8], several: bool) -> Result<(OwnedFd, bool)> {
+        let (dir, entry) = self.place(name)?;
+        let path = || self.path(name);
+        let status = os::status_at(dir, entry).at("read the status of an entry", path)?;
+        let is_usable = status.file_type == FileType::RegularFile && (several || status.links == 1);
+        if !is_usable {
+            self.remove(dir, entry)?;
+            let file = self.os.create(dir, entry).at("make a file", path)?;
+            return Ok((file, false));
+        }
+        self.unprotect_file(dir, entry)?;
+        let file = os::open_writable(dir, entry).at("open an unfinished copy", path)?;
+        Ok((file, true))
+    }
+
+    fn device(&mut self, size: u64) -> Result<()> {
+        let Top::Device(file, space) = self.top else {
+            return Err(Error::OtherKind);
         };
-        match from.read_exact(buffer) {
+        if size > *space {
+            let (need, has) = (Bytes(size), Bytes(*space));
+            return Err(Error::TooSmall { need, has });
+        }
+        if self.open.is_some() {
+            return Err(stream("it opens two devices"));
+        }
+        let file = rustix::io::fcntl_dupfd_cloexec(file, 0).at("hold the device", String::new)?;
+        self.open = Some(Open {
+            name: Vec::new(),
+            file,
+            size,
+            is_device: true,
+            existed: true,
+            several: false,
+            end: 0,
+        });
+        Ok(())
+    }
+
+    fn end_device(&mut self) -> Result<()> {
+        match &self.open {
+            Some(open) if open.is_device => {
+                let size = open.size;
+                self.skip_to(size)?;
+                self.open = None;
+                Ok(())
+            }
+            _ if matches!(self.top, Top::Device(..)) => Err(Error::OtherKind),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes everything from the last chunk to an offset read as zeros.
+    fn skip_to(&mut self, offset: u64) -> Result<()> {
+        let Some(open) = &mut self.open else {
+            return Err(stream("it has data outside of a file"));
+        };
+        if offset < open.end || offset > open.size {
+            return Err(stream("its chunks are not in order"));
+        }
+        let mut from = open.end;
+        open.end = offset;
+        if !open.existed {
+            return Ok(());
+        }
+        let content = Content {
+            file: &open.file,
+            size: open.size,
+            is_device: open.is_device,
+            is_dense: false,
+        };
+        let path = || readable(&open.name);
+        while let Some((start, end)) =
+            next_nonzero(&content, from, offset, &mut self.buffer, &path)?
+        {
+            clear(&open.file, start, end, &path)?;
+            from = end;
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, chunk: &Chunk, from: &mut impl Read) -> Result<()> {
+        let Chunk {
+            offset,
+            length,
+            sum: sent,
+            pieces,
+        } = chunk;
+        let (offset, length) = (*offset, u64::from(*length));
+        self.skip_to(offset)?;
+        let Some(open) = &mut self.open else {
+            return Err(stream("it has data outside of a file"));
+        };
+        let is_valid = offset % CHUNK == 0
+            && length > 0
+            && length <= CHUNK
+            && offset
+                .checked_add(length)
+                .is_some_and(|end| end <= open.size);
+        if !is_valid {
+            return Err(stream("it has a chunk that no file has"));
+        }
+        open.end = offset + length;
+        let Some(pieces) = pieces else {
+            self.progress.had(length);
+            return Ok(());
+        };
+        let bytes = self.buffer.get_mut(..chunk.length as usize);
+        let bytes = bytes.unwrap_or_default();
+        fill(bytes, pieces, from)?;
+        if sum(bytes) != *sent {
+            return Err(stream(
+                "a part of it was damaged on the way; repeat the copy",
+            ));
+        }
+        let path = || readable(&open.name);
+        let is_whole = pieces.first() == Some(&(0, chunk.length));
+        if open.existed && !is_whole {
+            clear(&open.file, offset, offset + length, &path)?;
+        }
+        for (start, size) in pieces {
+            let (at, end) = (*start as usize, *start as usize + *size as usize);
+            let piece = bytes.get(at..end).unwrap_or_default();
+            write_all(&open.file, piece, offset + u64::from(*start), &path)?;
+        }
+        self.progress.add(length);
+        Ok(())
+    }
+
+    fn close(&mut self, attributes: Attributes) -> Result<()> {
+        match &self.open {
+            Some(open) if !open.is_device && attributes.kind() == FileType::RegularFile => {
+                let size = open.size;
+                self.skip_to(size)?;
+            }
+            _ => return Err(stream("it closes no file")),
+        }
+        let Some(Open {
+            name,
+            file,
+            several,
+            ..
+        }) = self.open.take()
+        else {
+            return Ok(());
+        };
+        let path = || self.path(&name);
+        at(attributes::give(&self.os, &file, &attributes), path)?;
+        if several {
+            let key = self.key(&name);
+            self.several.push((key, attributes));
+            return Ok(());
+        }
+        at(attributes::give_flags(&self.os, &file, &attributes), path)
+    }
+
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        let names = self.levels.iter().skip(1).map(|level| &*level.name);
+        names.chain([name]).collect::<Vec<_>>().join(&0)
+    }
+
+    fn link(&mut self, name: &[u8], first: &[u8]) -> Result<()> {
+        let Top::Directory(top) = self.top else {
+            return Err(Error::OtherKind);
+        };
+        let (from, entry) = walk_to(top, first)?;
+        let path = || self.path(name);
+        self.make_way(name)?;
+        let (dir, to) = self.place(name)?;
+        let linked = self.os.link(Place::new(&from, entry), Place::new(dir, to));
+        match linked {
+            Err(Errno::MLINK) => return Err(Error::TooManyLinks { path: path() }),
+            linked => linked.at("give a file another name", path)?,
+        }
+        self.add(name)
+    }
+
+    fn node(&mut self, name: &[u8], node: &Node, attributes: &Attributes) -> Result<()> {
+        if matches!(
+            attributes.kind(),
+            FileType::RegularFile | FileType::Directory
+        ) {
+            return Err(stream("it has a special file that is none"));
+        }
+        self.make_way(name)?;
+        let (dir, entry) = self.place(name)?;
+        let path = || self.path(name);
+        let made = at(node.make(&self.os, dir, entry), path)?;
+        let made = made.ok_or(Errno::EXIST).at("make an entry", path)?;
+        at(attributes::give(&self.os, &made, attributes), path)?;
+        self.add(name)
+    }
+
+    /// Protects the files with several names.
+    fn finish_flags(&mut self) -> Result<()> {
+        let Top::Directory(top) = self.top else {
+            return Ok(());
+        };
+        for (key, attributes) in &self.several {
+            let (dir, name) = walk_to(top, key)?;
+            let file = os::open_protected(&dir, name).at("open a copied file", || readable(key))?;
+            if let Some(file) = file {
+                at(attributes::give_flags(&self.os, &file, attributes), || {
+                    readable(key)
+                })?;
+            }
+        }
+        self.log.flush().doing("write the log of the copy")
+    }
+}
+
+/// Reads the pieces of a chunk. The rest of it is zeros.
+fn fill(bytes: &mut [u8], pieces: &[(u32, u32)], from: &mut impl Read) -> Result<()> {
+    let mut done = 0;
+    for (start, size) in pieces {
+        let (start, size) = (*start as usize, *size as usize);
+        let end = start.saturating_add(size);
+        let is_in_order = start >= done && end <= bytes.len();
+        let (Some(gap), true) = (bytes.get_mut(done..start), is_in_order) else {
+            return Err(stream("its pieces are not in order"));
+        };
+        gap.fill(0);
+        let piece = bytes.get_mut(start..end).unwrap_or_default();
+        match from.read_exact(piece) {
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 return Err(Error::EndedEarly);
             }
             read => read.doing("read the stream")?,
         }
-        if sum(buffer) != piece.sum {
-            return Err(Error::Stream {
-                problem: "a piece of a file was damaged on the way; repeat the copy",
-            });
-        }
-        let mut rest: &[u8] = buffer;
-        let mut offset = piece.offset;
-        while !rest.is_empty() {
-            match rustix::io::pwrite(&open.file, rest, offset) {
-                Ok(written) => {
-                    rest = rest.get(written..).unwrap_or_default();
-                    offset += written as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno).at("write a file", || self.path(&open.name)),
-            }
-        }
-        self.journal.note(&Note::Wrote(piece))?;
-        self.progress.add(u64::from(piece.length));
-        Ok(())
+        done = end;
     }
-
-    fn close(&mut self, attributes: &Attributes, key: Option<Key>) -> Result<()> {
-        let Some(Open { name, file, size }) = self.open.take() else {
-            return Err(Error::Stream {
-                problem: "it closes no file",
-            });
-        };
-        self.give(&name, &file, attributes, key)?;
-        self.journal.note(&Note::Closed(size))
-    }
-
-    /// Gives a copy its attributes, and retains it for its other names.
-    fn give(
-        &self,
-        name: &[u8],
-        copy: &OwnedFd,
-        attributes: &Attributes,
-        key: Option<Key>,
-    ) -> Result<()> {
-        let path = || self.path(name);
-        at(attributes.give(&self.os, copy), path)?;
-        match key {
-            Some(key) => {
-                check(&key)?;
-                let (dir, entry) = self.place(name)?;
-                at(
-                    self.links.retain(&self.os, Place::new(dir, entry), &key),
-                    path,
-                )
-            }
-            None => at(attributes.protect(&self.os, copy), path),
-        }
-    }
-
-    fn link(&mut self, name: &[u8], key: &Key) -> Result<()> {
-        check(key)?;
-        self.make_way(name)?;
-        let (dir, entry) = self.place(name)?;
-        let path = || self.path(name);
-        let linked = self.links.link(&self.os, key, Place::new(dir, entry));
-        if at(linked, path)? {
-            return Ok(());
-        }
-        Err(Error::TooManyLinks { path: path() })
-    }
-
-    fn node(
-        &mut self,
-        name: &[u8],
-        node: &Node,
-        attributes: &Attributes,
-        key: Option<Key>,
-    ) -> Result<()> {
-        self.make_way(name)?;
-        let (dir, entry) = self.place(name)?;
-        let made = at(node.make(&self.os, dir, entry), || self.path(name))?;
-        let made = made
-            .ok_or(Errno::EXIST)
-            .at("make an entry", || self.path(name))?;
-        self.give(name, &made, attributes, key)
-    }
-
-    /// Compares the copy with what was sent, and remembers that it is complete.
-    fn finish(self, target: &OwnedFd, fingerprint: u128) -> Result<()> {
-        let Self {
-            os,
-            own,
-            journal,
-            links,
-            levels,
-            open,
-            top,
-            progress,
-            ..
-        } = self;
-        drop(journal);
-        let (Some(top), None) = (top, open) else {
-            return Err(Error::Stream {
-                problem: "it ends within a directory",
-            });
-        };
-        drop(levels);
-        links.finish(&os, &Nobody).map_err(|reason| match reason {
-            CopyReason::Step(fault) => Error::At {
-                path: String::new(),
-                fault,
-            },
-            _ => Error::Stream {
-                problem: "the links cannot be removed",
-            },
-        })?;
-        os.syncfs(target).at("make the copy durable", String::new)?;
-        compare(target, own, &progress)?;
-        own.finish(&os, &Done { fingerprint, top })
-    }
+    bytes.get_mut(done..).unwrap_or_default().fill(0);
+    Ok(())
 }
 
-fn check(key: &Key) -> Result<()> {
-    let problem = "it has a key that no file has";
-    if key.is_valid() {
-        Ok(())
-    } else {
-        Err(Error::Stream { problem })
+/// The directory of a path with a NUL between its names, and the last name.
+pub(crate) fn walk_to<'k>(top: &OwnedFd, key: &'k [u8]) -> Result<(OwnedFd, &'k OsStr)> {
+    let path = || readable(key);
+    let mut dir = os::open_source_dir(top, ".").at("open the target", path)?;
+    let mut names = key.split(|byte| *byte == 0).peekable();
+    while let Some(name) = names.next() {
+        check(name)?;
+        let name = OsStr::from_bytes(name);
+        if names.peek().is_none() {
+            return Ok((dir, name));
+        }
+        dir = os::open_source_dir(&dir, name).at("open a copied directory", path)?;
     }
+    Err(stream("it has an empty path"))
+}
+
+fn check(name: &[u8]) -> Result<()> {
+    let is_refused =
+        matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0);
+    if is_refused {
+        return Err(stream("it has a name that no entry can have"));
+    }
+    Ok(())
+}
+
+fn stream(problem: &'static str) -> Error {
+    Error::Stream { problem }
+}
+
+/// A file without a name, in the target if it can have one. It ends with the process.
+fn log_of(top: &Top) -> Result<File> {
+    let at_target = match top {
+        Top::Directory(dir) => {
+            let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+            openat(dir, ".", flags, Mode::RUSR | Mode::WUSR)
+        }
+        Top::Device(..) => Err(Errno::OPNOTSUPP),
+    };
+    let file = match at_target {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+            memfd_create("log of the copy", MemfdFlags::CLOEXEC)
+        }
+        file => file,
+    };
+    Ok(File::from(
+        file.at("make the log of the copy", String::new)?,
+    ))
 }

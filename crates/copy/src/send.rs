@@ -1,25 +1,34 @@
-//! The sender: what the receiver does not have yet, in the steps of the walk.
+//! The sender: a volume as a stream, without the chunks that the target has.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux::os;
-use linux::tree::{Attributes, Key, Node, Source};
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
+use linux::tree::{Node, Source};
+use rustix::fs::FileType;
+use twox_hash::xxhash3_128::Hasher;
 
+use crate::attributes;
+use crate::content::Content;
 use crate::fault::{At, Doing, Error, Result, at};
-use crate::record::{self, MAX_DATA, Piece, Position, Record, State};
-use crate::volume::read_at;
-use crate::walk::{Step, Walk, sum};
+use crate::record::{self, CHUNK, CHUNK_BYTES, Chunk, Had, Record, VERSION};
+use crate::volume::{Top, device};
+use crate::walk::{Step, Walk};
 
-/// The bytes or steps after which the receiver may remember the position.
-const MARK_BYTES: u64 = 16 << 20;
-const MARK_STEPS: u64 = 500;
+/// The unit in which filesystems allocate.
+const BLOCK: u64 = 4096;
+/// What the receiver remembers of an entry and of a chunk, in the target, until the end.
+const ENTRY_NOTE: u64 = 256;
+const CHUNK_NOTE: u64 = 64;
+/// The coarsest times of filesystems: whole seconds on an ext4 with small inodes, otherwise ticks of the kernel's clock.
+const SECOND: Duration = Duration::from_millis(1100);
+const TICK: Duration = Duration::from_millis(20);
 
-/// The content of a volume: the bytes that its files have outside of holes, and its entries.
+/// The space that a copy of a volume needs, and the fingerprint of the volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     pub(crate) bytes: u64,
@@ -28,287 +37,333 @@ pub(crate) struct Need {
 }
 
 impl Need {
-    /// Walks a volume, without reading its files.
-    pub(crate) fn of(top: &OwnedFd) -> Result<Self> {
+    pub(crate) fn of(top: &Top) -> Result<Self> {
+        match top {
+            Top::Directory(top) => Self::of_tree(top),
+            Top::Device(_, size) => Ok(Self {
+                bytes: *size,
+                entries: 1,
+                fingerprint: 0,
+            }),
+        }
+    }
+
+    /// Walks a tree, without reading its files. Waits as long as a change could have the same time as the newest one.
+    fn of_tree(top: &OwnedFd) -> Result<Self> {
+        // A store to a mapped page changes the times only after the page was written.
+        os::Os::default()
+            .syncfs(top)
+            .at("write what the volume has in memory", String::new)?;
+        loop {
+            let begun = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            let (need, walk) = Self::walk(top)?;
+            let settled = walk.newest + if walk.is_fine { TICK } else { SECOND };
+            // A time in the future is not waited for.
+            if begun >= settled || walk.newest > begun + SECOND {
+                return Ok(need);
+            }
+            thread::sleep(settled.saturating_sub(begun));
+        }
+    }
+
+    fn walk(top: &OwnedFd) -> Result<(Self, Walk)> {
         let mut walk = Walk::new(top)?;
         let mut need = Self::default();
-        let mut count = |_: &Walk, step: Step<'_>| {
+        let mut count = |walk: &Walk, step: Step<'_>| {
             match step {
-                Step::File(_, source, _, false) => {
-                    let status = &source.status;
-                    // A filesystem that compresses has fewer blocks than the target needs, and a file with holes has fewer
-                    // than its size.
-                    let whole = status.stx_size.next_multiple_of(BLOCK);
-                    let blocks = status.stx_blocks.saturating_mul(512);
-                    let data = if blocks < whole {
-                        data_of(source)?
-                    } else {
-                        whole
-                    };
-                    need.bytes = need.bytes.saturating_add(data);
+                Step::Entry(name, source, _) if source.kind() == FileType::RegularFile => {
+                    let bytes = content_of(source).bytes(&|| walk.path(name))?;
+                    let chunks = bytes.div_ceil(CHUNK);
+                    need.bytes += bytes.next_multiple_of(BLOCK) + chunks * CHUNK_NOTE + ENTRY_NOTE;
                     need.entries += 1;
                 }
-                Step::Enter(..) | Step::Node(.., false) => {
-                    need.bytes = need.bytes.saturating_add(BLOCK);
+                Step::Enter(..) | Step::Entry(..) => {
+                    need.bytes += BLOCK + ENTRY_NOTE;
                     need.entries += 1;
                 }
-                Step::File(..) | Step::Node(..) | Step::Leave(_) => {}
+                Step::Again(..) => need.bytes += ENTRY_NOTE,
+                Step::Leave(..) => {}
             }
             Ok(())
         };
         while walk.next(&mut count)? {}
         need.fingerprint = walk.fingerprint();
-        Ok(need)
+        Ok((need, walk))
     }
 }
 
-/// The unit in which filesystems allocate.
-const BLOCK: u64 = 4096;
-
-/// The bytes of a file outside of holes.
-fn data_of(source: &Source) -> Result<u64> {
-    let (mut bytes, mut at) = (0_u64, 0);
-    while let Some((start, end)) = next_data(source, at, &String::new)? {
-        bytes = bytes.saturating_add((end - start).next_multiple_of(BLOCK));
-        at = end;
+/// The fingerprint of a volume: of its inodes, or of the content of a device.
+pub(crate) fn fingerprint(top: &Top) -> Result<u128> {
+    match top {
+        Top::Directory(dir) => Ok(Need::of_tree(dir)?.fingerprint),
+        Top::Device(file, size) => {
+            let (content, mut hasher) = (device(file, *size), Hasher::new());
+            let (mut buffer, mut from) = (vec![0; CHUNK_BYTES], 0);
+            while let Some(chunk) = content.next(from, &mut buffer, &String::new)? {
+                see(&mut hasher, &chunk);
+                from = chunk.offset + u64::from(chunk.length);
+            }
+            Ok(hasher.finish_128())
+        }
     }
-    Ok(bytes)
 }
 
-/// The next range with data of a file, from an offset to its size of before.
-fn next_data(source: &Source, from: u64, path: &dyn Fn() -> String) -> Result<Option<(u64, u64)>> {
-    let size = source.status.stx_size;
-    if from >= size {
-        return Ok(None);
-    }
-    let start = match seek(&source.inode, SeekFrom::Data(from)) {
-        Err(Errno::NXIO) => return Ok(None),
-        start => start.at("find data in a file", path)?,
-    };
-    if start >= size {
-        return Ok(None);
-    }
-    let end = match seek(&source.inode, SeekFrom::Hole(start)) {
-        Err(Errno::NXIO) => size,
-        end => end.at("find a hole in a file", path)?.min(size),
-    };
-    Ok((end > start).then_some((start, end)))
+fn see(hasher: &mut Hasher, chunk: &Chunk) {
+    hasher.write(&chunk.offset.to_le_bytes());
+    hasher.write(&chunk.sum.to_le_bytes());
 }
 
-pub(crate) struct Sender<'a, W> {
-    to: &'a mut W,
-    from: Position,
-    /// Whether everything that the receiver has was passed.
-    is_past: bool,
-    bytes_since_mark: u64,
-    mark_at: u64,
+/// The content of a file as its status was.
+pub(crate) fn content_of(source: &Source) -> Content<'_> {
+    let status = &source.status;
+    Content {
+        file: &source.inode,
+        size: status.stx_size,
+        is_device: false,
+        // A filesystem that compresses has fewer blocks than this for a file without holes, which is only slower.
+        is_dense: status.stx_blocks.saturating_mul(512) >= status.stx_size,
+    }
+}
+
+/// Chunks by their offsets, with their sums.
+type Sums = Vec<(u64, u128)>;
+
+/// What the target has, in the order of the walk.
+struct Already<R> {
+    from: R,
+    next: Option<(Vec<u8>, Sums)>,
+    is_at_end: bool,
+}
+
+impl<R: Read> Already<R> {
+    /// The sums of a file; empty if the target does not have it. Each path is after the one before.
+    fn of(&mut self, path: &[u8]) -> Result<Sums> {
+        let mut found = Vec::new();
+        loop {
+            match &mut self.next {
+                Some((next, _)) if next.as_slice() > path => return Ok(found),
+                Some((next, sums)) => {
+                    if next == path {
+                        found.append(sums);
+                    }
+                    self.next = None;
+                }
+                None if self.is_at_end => return Ok(found),
+                None => self.read()?,
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<()> {
+        match record::read(&mut self.from).doing("read what the target has")? {
+            Some(Had::Chunks { path, sums }) => self.next = Some((path, sums)),
+            Some(Had::End) => self.is_at_end = true,
+            None => {
+                return Err(Error::Stream {
+                    problem: "what the target has is missing: see the message of have",
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes everything in a directory, before the receiver removes entries there; in the top, everything.
+    fn leave(&mut self, dir: &[u8]) -> Result<()> {
+        let prefix = [dir, &[0]].concat();
+        loop {
+            match &self.next {
+                Some((next, _))
+                    if !dir.is_empty() && next.as_slice() > dir && !next.starts_with(&prefix) =>
+                {
+                    return Ok(());
+                }
+                Some(_) => self.next = None,
+                None if self.is_at_end => return Ok(()),
+                None => self.read()?,
+            }
+        }
+    }
+}
+
+struct Sender<R, W> {
+    had: Already<R>,
+    to: W,
     buffer: Vec<u8>,
 }
 
-/// Sends the files of a volume from the position of the receiver.
-pub(crate) fn send<W: Write>(top: &OwnedFd, state: State, to: &mut W) -> Result<()> {
-    let need = Need::of(top)?;
-    emit(to, &Record::begin(state, need.bytes, need.entries))?;
-    if let State::At(from) = state {
-        let mut sender = Sender {
-            to,
-            from,
-            is_past: false,
-            bytes_since_mark: 0,
-            mark_at: from.steps + MARK_STEPS,
-            buffer: vec![0; MAX_DATA],
-        };
-        let mut walk = Walk::new(top)?;
-        sender.pass(&walk)?;
-        while walk.next(&mut |walk, step| sender.step(walk, step))? {
-            sender.pass(&walk)?;
-            sender.mark_steps(&walk)?;
-        }
-        if !sender.is_past {
-            return Err(Error::ChangedSince);
-        }
-        // A file that was sent first may have changed since.
-        if Need::of(top)?.fingerprint != walk.fingerprint() {
-            let path = String::new();
-            return Err(Error::Changed { path });
-        }
-        let end = Position {
-            steps: walk.steps,
-            offset: 0,
-            fingerprint: walk.fingerprint(),
-        };
-        emit(sender.to, &Record::Mark(end))?;
-        emit(sender.to, &Record::End(end.fingerprint))?;
-    } else {
-        emit(to, &Record::End(need.fingerprint))?;
-    }
-    to.flush().doing("write the stream")
-}
-
-fn emit(to: &mut impl Write, record: &Record) -> Result<()> {
-    record::write(to, record).doing("write the stream")
-}
-
-impl<W: Write> Sender<'_, W> {
-    /// Begins to send once the walk has taken the steps that the receiver has.
-    fn pass(&mut self, walk: &Walk) -> Result<()> {
-        if self.is_past || walk.steps < self.from.steps {
-            return Ok(());
-        }
-        if self.from.offset == 0
-            && self.from.steps > 0
-            && walk.fingerprint() != self.from.fingerprint
-        {
-            return Err(Error::ChangedSince);
-        }
-        self.is_past = true;
-        if self.from.steps > 0 || self.from.offset > 0 {
-            for (name, dir) in walk.open().skip(1) {
-                let again = true;
-                emit(self.to, &enter(name, dir, again)?)?;
+/// Sends a volume.
+pub(crate) fn send(top: &Top, had: impl Read, to: impl Write) -> Result<()> {
+    let before = Need::of(top)?;
+    let had = Already {
+        from: had,
+        next: None,
+        is_at_end: false,
+    };
+    let mut sender = Sender {
+        had,
+        to,
+        buffer: vec![0; CHUNK_BYTES],
+    };
+    sender.emit(&Record::Begin {
+        version: VERSION,
+        bytes: before.bytes,
+    })?;
+    let fingerprint = match top {
+        Top::Directory(top) => {
+            let mut walk = Walk::new(top)?;
+            while walk.next(&mut |walk, step| sender.step(walk, step))? {}
+            let sent = walk.fingerprint();
+            // A file that was sent first may have changed since.
+            if before.fingerprint != sent || Need::of_tree(top)?.fingerprint != sent {
+                let path = String::new();
+                return Err(Error::Changed { path });
             }
+            sent
         }
-        Ok(())
+        Top::Device(file, size) => {
+            sender.emit(&Record::Device(*size))?;
+            let mut hasher = Hasher::new();
+            sender.content(&device(file, *size), b"", Some(&mut hasher), &String::new)?;
+            hasher.finish_128()
+        }
+    };
+    sender.had.leave(b"")?;
+    sender.emit(&Record::End(fingerprint))?;
+    sender.to.flush().doing("write the stream")
+}
+
+impl<R: Read, W: Write> Sender<R, W> {
+    fn emit(&mut self, record: &Record) -> Result<()> {
+        record::write(&mut self.to, record).doing("write the stream")
     }
 
     fn step(&mut self, walk: &Walk, step: Step<'_>) -> Result<()> {
-        if !self.is_past {
-            return Ok(());
-        }
-        // Of the first step, which may be within a file.
-        let offset = if walk.steps == self.from.steps + 1 {
-            self.from.offset
-        } else {
-            0
-        };
-        if offset > 0 && walk.fingerprint() != self.from.fingerprint {
-            return Err(Error::ChangedSince);
-        }
-        match step {
-            Step::Enter(name, dir) => emit(self.to, &enter(name, dir, false)?),
-            Step::Leave(dir) => {
-                let path = || walk.path(OsStr::new(""));
-                let attributes = at(Attributes::of(dir), path)?;
-                emit(self.to, &Record::Leave(attributes))
+        let record = match step {
+            Step::Enter(name, dir) => Record::Enter {
+                name: name.as_bytes().to_owned(),
+                in_place: in_place(dir, &|| walk.path(name))?,
+            },
+            Step::Leave(name, dir) => {
+                self.had.leave(&walk.key(name))?;
+                Record::Leave(at(attributes::of(dir), || walk.path(name))?)
             }
-            Step::File(name, _, Some(key), true) | Step::Node(name, _, Some(key), true) => {
-                let name = name.as_bytes().to_owned();
-                emit(self.to, &Record::Link { name, key })
+            Step::Again(name, first) => Record::Link {
+                name: name.as_bytes().to_owned(),
+                first: first.to_owned(),
+            },
+            Step::Entry(name, source, several) if source.kind() == FileType::RegularFile => {
+                return self.file(walk, name, source, several);
             }
-            Step::File(name, source, key, _) => self.file(walk, name, source, key, offset),
-            Step::Node(name, source, key, _) => {
+            Step::Entry(name, source, _) => {
                 let path = || walk.path(name);
-                let record = Record::Node {
+                Record::Node {
                     name: name.as_bytes().to_owned(),
                     node: at(Node::of(source), path)?,
-                    attributes: at(Attributes::of(source), path)?,
-                    key,
-                };
-                emit(self.to, &record)
+                    attributes: at(attributes::of(source), path)?,
+                }
             }
-        }
+        };
+        self.emit(&record)
     }
 
-    fn file(
-        &mut self,
-        walk: &Walk,
-        name: &OsStr,
-        source: &Source,
-        key: Option<Key>,
-        offset: u64,
-    ) -> Result<()> {
+    fn file(&mut self, walk: &Walk, name: &OsStr, source: &Source, several: bool) -> Result<()> {
         let path = || walk.path(name);
-        let in_place = os::is_kept_in_place(&source.inode).at("read the flags of a file", path)?;
-        let record = Record::File {
+        self.emit(&Record::File {
             name: name.as_bytes().to_owned(),
-            in_place,
+            in_place: in_place(source, &path)?,
             size: source.status.stx_size,
-            offset,
-        };
-        emit(self.to, &record)?;
-        let mut at_offset = offset;
-        while let Some((mut start, end)) = next_data(source, at_offset, &path)? {
-            while start < end {
-                let length = usize::try_from(end - start)
-                    .unwrap_or(MAX_DATA)
-                    .min(MAX_DATA);
-                self.data(walk, source, start, length, &path)?;
-                start += length as u64;
-            }
-            at_offset = end;
-        }
-        let after = os::statx(&source.inode).at("read the status of a file", path)?;
-        let seen = |status: &rustix::fs::Statx| {
-            (
-                status.stx_size,
-                status.stx_ctime.tv_sec,
-                status.stx_ctime.tv_nsec,
-            )
-        };
-        if seen(&after) != seen(&source.status) {
-            return Err(Error::Changed { path: path() });
-        }
-        let record = Record::Close {
-            attributes: at(Attributes::of(source), path)?,
-            key,
-        };
-        emit(self.to, &record)
+            several,
+        })?;
+        self.content(&content_of(source), &walk.key(name), None, &path)?;
+        self.emit(&Record::Close(at(attributes::of(source), path)?))
     }
 
-    fn data(
+    fn content(
         &mut self,
-        walk: &Walk,
-        source: &Source,
-        offset: u64,
-        length: usize,
+        content: &Content<'_>,
+        key: &[u8],
+        mut hasher: Option<&mut Hasher>,
         path: &dyn Fn() -> String,
     ) -> Result<()> {
-        let buffer = self.buffer.get_mut(..length).unwrap_or_default();
-        if read_at(&source.inode, buffer, offset).at("read a file", path)? < buffer.len() {
-            return Err(Error::Changed { path: path() });
-        }
-        let piece = Piece {
-            offset,
-            length: u32::try_from(length).unwrap_or_default(),
-            sum: sum(buffer),
-        };
-        emit(self.to, &Record::Data(piece))?;
-        self.to.write_all(buffer).doing("write the stream")?;
-        self.bytes_since_mark += length as u64;
-        if self.bytes_since_mark >= MARK_BYTES {
-            self.bytes_since_mark = 0;
-            let mark = Position {
-                // The file is not complete.
-                steps: walk.steps - 1,
-                offset: offset + length as u64,
-                fingerprint: walk.fingerprint(),
-            };
-            emit(self.to, &Record::Mark(mark))?;
+        let had = self.had.of(key)?;
+        let mut from = 0;
+        while let Some(mut chunk) = content.next(from, &mut self.buffer, path)? {
+            if let Some(hasher) = &mut hasher {
+                see(hasher, &chunk);
+            }
+            from = chunk.offset + u64::from(chunk.length);
+            let found = had.binary_search_by_key(&chunk.offset, |(offset, _)| *offset);
+            if found.is_ok_and(|at| had.get(at).is_some_and(|(_, sum)| *sum == chunk.sum)) {
+                chunk.pieces = None;
+            }
+            let pieces = chunk.pieces.clone().unwrap_or_default();
+            self.emit(&Record::Chunk(chunk))?;
+            for (offset, length) in pieces {
+                let (offset, length) = (offset as usize, length as usize);
+                let bytes = self.buffer.get(offset..offset + length).unwrap_or_default();
+                self.to.write_all(bytes).doing("write the stream")?;
+            }
         }
         Ok(())
     }
-
-    fn mark_steps(&mut self, walk: &Walk) -> Result<()> {
-        if !self.is_past || walk.steps < self.mark_at {
-            return Ok(());
-        }
-        self.mark_at = walk.steps + MARK_STEPS;
-        let mark = Position {
-            steps: walk.steps,
-            offset: 0,
-            fingerprint: walk.fingerprint(),
-        };
-        emit(self.to, &Record::Mark(mark))
-    }
 }
 
-fn enter(name: &OsStr, dir: &Source, again: bool) -> Result<Record> {
-    let in_place = os::is_kept_in_place(&dir.inode);
-    Ok(Record::Enter {
-        name: name.as_bytes().to_owned(),
-        in_place: in_place.at("read the flags of a directory", || {
-            name.to_string_lossy().into_owned()
-        })?,
-        again,
-    })
+fn in_place(source: &Source, path: &dyn Fn() -> String) -> Result<bool> {
+    os::is_kept_in_place(&source.inode).at("read the flags of an entry", path)
+}
+
+/// Writes what a target has, for [`send`].
+pub(crate) fn have(top: &Top, id: &str, to: &mut impl Write) -> Result<()> {
+    // The receiver of an interrupted run may not have ended yet.
+    top.lock()?;
+    top.unlock()?;
+    let mut buffer = vec![0; CHUNK_BYTES];
+    match top {
+        Top::Device(file, size) => {
+            have_content(&device(file, *size), b"", to, &mut buffer, &String::new)?;
+        }
+        Top::Directory(dir) => {
+            if crate::volume::is_begun(dir, id)? {
+                let mut walk = Walk::new(dir)?;
+                let mut visit = |walk: &Walk, step: Step<'_>| match step {
+                    Step::Entry(name, source, _) if source.kind() == FileType::RegularFile => {
+                        let (content, path) = (content_of(source), || walk.path(name));
+                        have_content(&content, &walk.key(name), to, &mut buffer, &path)
+                    }
+                    _ => Ok(()),
+                };
+                while walk.next(&mut visit)? {}
+            }
+        }
+    }
+    record::write(to, &Had::End)
+        .and_then(|()| to.flush())
+        .doing("write what the target has")
+}
+
+fn have_content(
+    content: &Content<'_>,
+    path: &[u8],
+    to: &mut impl Write,
+    buffer: &mut [u8],
+    name: &dyn Fn() -> String,
+) -> Result<()> {
+    const AT_ONCE: usize = 1 << 16;
+    let (mut from, mut sums) = (0, Vec::new());
+    loop {
+        let chunk = content.next(from, buffer, name)?;
+        if let Some(chunk) = &chunk {
+            from = chunk.offset + u64::from(chunk.length);
+            sums.push((chunk.offset, chunk.sum));
+        }
+        if sums.len() >= AT_ONCE || (chunk.is_none() && !sums.is_empty()) {
+            let (path, sums) = (path.to_owned(), std::mem::take(&mut sums));
+            record::write(to, &Had::Chunks { path, sums }).doing("write what the target has")?;
+        }
+        if chunk.is_none() {
+            return Ok(());
+        }
+    }
 }

@@ -1,143 +1,292 @@
-//! The comparison at the end: every file is read back from the disk, and compared with the sums of what was sent.
+//! The comparison at the end: everything is read back from the target, and compared with what was sent.
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{BufReader, Seek};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use linux::os;
-use rustix::fs::{Advice, SeekFrom, fadvise, seek};
+use linux::tree::{Attributes, Node, Source};
+use rustix::fs::{Advice, fadvise};
 
-use crate::fault::{At, Error, Result};
-use crate::journal::{Journal, Note, Own};
+use crate::attributes::{self, difference};
+use crate::content::{Content, next_nonzero, read_exact, sum};
+use crate::fault::{At, Doing, Error, Result, at};
 use crate::progress::Progress;
-use crate::record::{MAX_DATA, Piece};
-use crate::volume::{open_file, path, read_at};
-use crate::walk::sum;
+use crate::receive::walk_to;
+use crate::record::{self, CHUNK_BYTES, Chunk, Record};
+use crate::send::content_of;
+use crate::volume::{Top, device, is_of_filesystem_at, open_file};
+use crate::walk::readable;
 
-struct Comparison {
-    levels: Vec<(Vec<u8>, OwnedFd)>,
-    /// The file, its name, and the end of what was compared.
-    open: Option<(Vec<u8>, OwnedFd, u64)>,
+struct Level {
+    name: Vec<u8>,
+    dir: Source,
+    entries: usize,
+}
+
+struct Open {
+    name: Vec<u8>,
+    file: Source,
+    is_device: bool,
+    size: u64,
+    /// The end of what was compared.
+    end: u64,
+}
+
+struct Comparison<'a> {
+    top: &'a Top,
+    levels: Vec<Level>,
+    open: Option<Open>,
     buffer: Vec<u8>,
     progress: Progress,
 }
 
-/// Compares a copy that is durable with its journal.
-pub(crate) fn compare(target: &OwnedFd, own: &Own, progress: &Progress) -> Result<()> {
-    let open = || os::open_dir(target, ".").at("open the target", String::new);
+/// Compares a copy that is durable with the log of what was received.
+pub(crate) fn compare(top: &Top, mut log: File, progress: &Progress) -> Result<()> {
+    let mut levels = Vec::new();
+    if let Top::Directory(dir) = top {
+        let dir = os::open_source_dir(dir, ".").at("open the target", String::new)?;
+        levels.push(Level {
+            name: Vec::new(),
+            dir: source(dir, String::new)?,
+            entries: 0,
+        });
+    }
     let mut comparison = Comparison {
-        levels: vec![(Vec::new(), open()?)],
+        top,
+        levels,
         open: None,
-        buffer: vec![0; MAX_DATA],
+        buffer: vec![0; CHUNK_BYTES],
         progress: progress.again("compared"),
     };
-    Journal::each(own, &mut |note| {
-        if note == Note::Begun {
-            comparison.levels = vec![(Vec::new(), open()?)];
-            comparison.open = None;
-            return Ok(());
+    log.rewind().doing("read the log of the copy")?;
+    let mut log = BufReader::new(log);
+    while let Some(record) = record::read(&mut log).doing("read the log of the copy")? {
+        if let Record::End(_) = record {
+            return comparison.close_device();
         }
-        comparison.take(note)
+        comparison.take(record)?;
+    }
+    Err(Error::Stream {
+        problem: "the log of the copy has no end",
     })
 }
 
-impl Comparison {
+fn source(file: OwnedFd, path: impl FnOnce() -> String) -> Result<Source> {
+    Source::new(file).at("read the status of a copy", path)
+}
+
+impl Comparison<'_> {
     fn path(&self, name: &[u8]) -> String {
-        path(&self.levels, name)
+        let names = self.levels.iter().skip(1).map(|level| &*level.name);
+        readable(&names.chain([name]).collect::<Vec<_>>().join(&0))
     }
 
-    fn take(&mut self, note: Note) -> Result<()> {
-        match note {
-            Note::Entered(name) => {
-                let dir = self.dir()?;
-                let dir = os::open_source_dir(dir, OsStr::from_bytes(&name));
-                let dir = dir.at("open a copied directory", || self.path(&name))?;
-                self.levels.push((name, dir));
-            }
-            Note::Left => drop(self.levels.pop()),
-            Note::Opened(name, offset) => {
-                let (dir, entry) = (self.dir()?, OsStr::from_bytes(&name));
-                let file = open_file(dir, entry);
-                let file = file.at("open a copied file", || self.path(&name))?;
-                // It is durable, so its pages are read from the disk. Elsewhere this has no effect.
-                let _ = fadvise(&file, 0, None, Advice::DontNeed);
-                self.open = Some((name, file, offset));
-            }
-            Note::Wrote(piece) => self.compare(piece)?,
-            Note::Closed(size) => {
-                self.compare_hole(size)?;
-                let Some((name, file, _)) = self.open.take() else {
-                    return Ok(());
-                };
-                let length = os::status(&file)
-                    .at("read the status of a copy", || self.path(&name))?
-                    .length;
-                if length != size {
-                    let path = self.path(&name);
-                    return Err(Error::Differs { path });
-                }
-            }
-            Note::Begun | Note::Top(_) | Note::Durable(_) => {}
-        }
-        Ok(())
+    fn differs(&self, name: &[u8], what: &'static str) -> Error {
+        let path = self.path(name);
+        Error::Differs { path, what }
     }
 
     fn dir(&self) -> Result<&OwnedFd> {
-        let dir = self.levels.last().map(|(_, dir)| dir);
+        let dir = self.levels.last().map(|level| &level.dir.inode);
         dir.ok_or(Error::Stream {
-            problem: "the journal leaves the top",
+            problem: "the log of the copy leaves the top",
         })
     }
 
-    fn compare(&mut self, piece: Piece) -> Result<()> {
-        self.compare_hole(piece.offset)?;
-        let Some((name, file, end)) = &mut self.open else {
+    fn take(&mut self, record: Record) -> Result<()> {
+        match record {
+            Record::Enter { name, .. } => {
+                self.count();
+                let dir = os::open_source_dir(self.dir()?, OsStr::from_bytes(&name));
+                let dir = dir.at("open a copied directory", || self.path(&name))?;
+                let dir = source(dir, || self.path(&name))?;
+                self.levels.push(Level {
+                    name,
+                    dir,
+                    entries: 0,
+                });
+                Ok(())
+            }
+            Record::Leave(attributes) => self.leave(&attributes),
+            Record::File { name, size, .. } => {
+                self.count();
+                self.open(name, size)
+            }
+            Record::Device(size) => {
+                if let Top::Device(file, _) = self.top {
+                    let file = rustix::io::fcntl_dupfd_cloexec(file, 0)
+                        .at("hold the device", String::new)?;
+                    // It is durable, so its pages are read from the disk.
+                    let _ = fadvise(&file, 0, None, Advice::DontNeed);
+                    self.open = Some(Open {
+                        name: Vec::new(),
+                        file: source(file, String::new)?,
+                        is_device: true,
+                        size,
+                        end: 0,
+                    });
+                }
+                Ok(())
+            }
+            Record::Chunk(chunk) => self.chunk(&chunk),
+            Record::Close(attributes) => self.close(&attributes),
+            Record::Link { name, first } => self.link(&name, &first),
+            Record::Node {
+                name,
+                node,
+                attributes,
+            } => self.node(&name, &node, &attributes),
+            Record::Begin { .. } | Record::End(_) => Ok(()),
+        }
+    }
+
+    fn count(&mut self) {
+        if let Some(level) = self.levels.last_mut() {
+            level.entries += 1;
+        }
+    }
+
+    fn leave(&mut self, sent: &Attributes) -> Result<()> {
+        let Some(Level { dir, entries, .. }) = self.levels.last() else {
             return Ok(());
         };
-        let length = piece.length as usize;
-        let buffer = self.buffer.get_mut(..length).unwrap_or_default();
-        let read = read_at(file, buffer, piece.offset);
-        *end = piece.offset + u64::from(piece.length);
-        let is_equal = buffer.len() == length
-            && read.is_ok_and(|read| read == length)
-            && sum(buffer) == piece.sum;
-        if !is_equal {
-            let name = name.clone();
-            let path = self.path(&name);
-            read.at("read a copied file", || path.clone())?;
-            return Err(Error::Differs { path });
+        let path = || self.path(b"");
+        let mut found = os::entry_names(dir.inode.as_fd()).at("list a copied directory", path)?;
+        if self.levels.len() == 1 {
+            let mut kept = Vec::new();
+            for name in found {
+                if !is_of_filesystem_at(&dir.inode, &name)? {
+                    kept.push(name);
+                }
+            }
+            found = kept;
         }
-        self.progress.add(u64::from(piece.length));
+        if found.len() != *entries {
+            return Err(self.differs(b"", "entries"));
+        }
+        let attributes = at(attributes::of(dir), path)?;
+        if let Some(what) = difference(sent, &attributes) {
+            return Err(self.differs(b"", what));
+        }
+        self.levels.pop();
+        Ok(())
+    }
+
+    fn open(&mut self, name: Vec<u8>, size: u64) -> Result<()> {
+        let path = || self.path(&name);
+        let file =
+            open_file(self.dir()?, OsStr::from_bytes(&name)).at("open a copied file", path)?;
+        let file = source(file, path)?;
+        if file.status.stx_size != size {
+            return Err(self.differs(&name, "size"));
+        }
+        // It is durable, so its pages are read from the disk. Elsewhere this has no effect.
+        let _ = fadvise(&file.inode, 0, None, Advice::DontNeed);
+        self.open = Some(Open {
+            name,
+            file,
+            is_device: false,
+            size,
+            end: 0,
+        });
+        Ok(())
+    }
+
+    fn chunk(&mut self, chunk: &Chunk) -> Result<()> {
+        self.skip_to(chunk.offset)?;
+        let Some(open) = &mut self.open else {
+            return Ok(());
+        };
+        let path = || readable(&open.name);
+        let bytes = self
+            .buffer
+            .get_mut(..chunk.length as usize)
+            .unwrap_or_default();
+        read_exact(&open.file.inode, bytes, chunk.offset, &path)?;
+        if sum(bytes) != chunk.sum {
+            let name = open.name.clone();
+            return Err(self.differs(&name, "content"));
+        }
+        open.end = chunk.offset + u64::from(chunk.length);
+        self.progress.add(u64::from(chunk.length));
         Ok(())
     }
 
     /// Compares what was not sent, up to an offset: it must read as zeros.
-    fn compare_hole(&mut self, until: u64) -> Result<()> {
-        let Some((name, file, end)) = &mut self.open else {
+    fn skip_to(&mut self, offset: u64) -> Result<()> {
+        let Some(open) = &mut self.open else {
             return Ok(());
         };
-        let mut from = *end;
-        *end = until.max(from);
-        let differs = loop {
-            let start = match seek(&*file, SeekFrom::Data(from)) {
-                Ok(start) if from < until && start < until => start,
-                _ => break false,
-            };
-            let length = usize::try_from(until - start)
-                .unwrap_or(MAX_DATA)
-                .min(MAX_DATA);
-            let buffer = self.buffer.get_mut(..length).unwrap_or_default();
-            match read_at(file, buffer, start) {
-                Ok(read) if read == length && buffer.iter().all(|byte| *byte == 0) => {}
-                _ => break true,
+        let from = std::mem::replace(&mut open.end, offset);
+        let content = if open.is_device {
+            device(&open.file.inode, open.size)
+        } else {
+            Content {
+                is_dense: false,
+                ..content_of(&open.file)
             }
-            from = start + length as u64;
         };
-        if differs {
-            let name = name.clone();
-            let path = self.path(&name);
-            return Err(Error::Differs { path });
+        let path = || readable(&open.name);
+        let found = next_nonzero(&content, from, offset, &mut self.buffer, &path)?;
+        if found.is_some() {
+            let name = open.name.clone();
+            return Err(self.differs(&name, "content"));
         }
         Ok(())
+    }
+
+    fn close(&mut self, sent: &Attributes) -> Result<()> {
+        let size = self.open.as_ref().map(|open| open.size);
+        self.skip_to(size.unwrap_or_default())?;
+        let Some(Open { name, file, .. }) = self.open.take() else {
+            return Ok(());
+        };
+        let found = at(attributes::of(&file), || self.path(&name))?;
+        match difference(sent, &found) {
+            Some(what) => Err(self.differs(&name, what)),
+            None => Ok(()),
+        }
+    }
+
+    fn close_device(&mut self) -> Result<()> {
+        let size = self.open.as_ref().map(|open| open.size);
+        self.skip_to(size.unwrap_or_default())
+    }
+
+    fn link(&mut self, name: &[u8], first: &[u8]) -> Result<()> {
+        self.count();
+        let Top::Directory(top) = self.top else {
+            return Ok(());
+        };
+        let (from, entry) = walk_to(top, first)?;
+        let path = || self.path(name);
+        let one =
+            os::status_at(&from, entry).at("read the status of a copy", || readable(first))?;
+        let other = os::status_at(self.dir()?, OsStr::from_bytes(name));
+        let other = other.at("read the status of a copy", path)?;
+        if one.id == other.id {
+            Ok(())
+        } else {
+            Err(self.differs(name, "names"))
+        }
+    }
+
+    fn node(&mut self, name: &[u8], sent: &Node, attributes: &Attributes) -> Result<()> {
+        self.count();
+        let path = || self.path(name);
+        let entry = os::open_entry(self.dir()?, OsStr::from_bytes(name));
+        let entry = source(entry.at("open a copied entry", path)?, path)?;
+        let found = at(attributes::of(&entry), path)?;
+        if let Some(what) = difference(attributes, &found) {
+            return Err(self.differs(name, what));
+        }
+        if at(Node::of(&entry), path)? == *sent {
+            Ok(())
+        } else {
+            Err(self.differs(name, "target or number"))
+        }
     }
 }

@@ -1,99 +1,183 @@
-//! The work on a volume before and after a copy.
+//! A volume at one end of a copy: a directory or a block device.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 
-use linux::os::{self, Os};
+use linux::os::{self, Os, Status};
+use linux::tree::Source;
+use rustix::fs::{FileType, FlockOperation, IFlags, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::fault::{At, Doing, Error, Result, at};
-use crate::journal::Own;
-use crate::record::{self, MAX_DATA, State};
+use crate::content::Content;
+use crate::fault::{At, Error, Result};
+use crate::record::CHUNK_BYTES;
 
-/// The directory that every filesystem of the ext family has.
-pub(crate) const LOST_AND_FOUND: &str = "lost+found";
+/// The extended attribute of a target's top with the id of its copy, from its beginning until it is cleaned. It changes
+/// no time, and no entry of the target belongs to the copy.
+pub(crate) const MARK: &CStr = c"trusted.rootcellar.copy";
+/// The inode number of `lost+found` in each filesystem of the ext family.
+const LOST_AND_FOUND_INODE: u64 = 11;
+const EXT_MAGIC: u64 = 0xEF53;
 
-/// Removes what the copy kept for itself in the target, once it is complete, and gives the top its attributes. It may be
-/// repeated.
-pub(crate) fn clean(target: &OwnedFd, id: &str) -> Result<()> {
-    let os = Os::default();
-    let name = Own::name(id);
-    let at_own = || name.clone();
-    let dir = match os::open_dir(target, &name) {
-        Err(Errno::NOENT) => return Ok(()),
-        dir => dir.at("open the copy's own directory", at_own)?,
-    };
-    let own = Own {
-        dir,
-        name: name.clone(),
-    };
-    let Some(done) = own.done()? else {
-        return Err(Error::Stream {
-            problem: "the copy is not complete",
-        });
-    };
-    let top = os::open_dir(target, ".").at("open the target", String::new)?;
-    // First, because an interruption may follow; the removal changes the times again.
-    at(done.top.give(&os, &top), String::new)?;
-    at(linux::tree::remove(&os, target.as_fd(), &name), at_own)?;
-    at(done.top.give(&os, &top), String::new)?;
-    at(done.top.protect(&os, &top), String::new)?;
-    os.syncfs(&top).at("make the copy durable", String::new)
+#[derive(Debug)]
+pub(crate) enum Top {
+    Directory(OwnedFd),
+    /// With its size.
+    Device(OwnedFd, u64),
 }
 
-/// The free bytes and entries of a target; `None` where the filesystem has no limit of entries.
-pub(crate) fn space(target: impl AsFd) -> Result<(u64, Option<u64>)> {
+impl Top {
+    /// Opens a volume, for writing if it is a target.
+    pub(crate) fn open(path: &std::path::Path, is_target: bool) -> Result<Self> {
+        let at_path = || path.display().to_string();
+        let place = os::open_node(path).at("open a volume", at_path)?;
+        let status = os::status(&place).at("read the status of a volume", at_path)?;
+        match status.file_type {
+            FileType::Directory => {
+                let dir = os::open_dir(&place, ".").at("open a directory", at_path)?;
+                Ok(Self::Directory(dir))
+            }
+            FileType::BlockDevice => {
+                let access = if is_target {
+                    OFlags::RDWR
+                } else {
+                    OFlags::RDONLY
+                };
+                let device =
+                    rustix::fs::open(path, access | OFlags::CLOEXEC, rustix::fs::Mode::empty());
+                let device = device.at("open a block device", at_path)?;
+                let size = rustix::fs::seek(&device, rustix::fs::SeekFrom::End(0));
+                let size = size.at("read the size of a block device", at_path)?;
+                // Another loop device of the same file may have written since these pages were read.
+                let _ = rustix::fs::fadvise(&device, 0, None, rustix::fs::Advice::DontNeed);
+                Ok(Self::Device(device, size))
+            }
+            _ => Err(Error::NoVolume { path: at_path() }),
+        }
+    }
+
+    pub(crate) fn file(&self) -> &OwnedFd {
+        match self {
+            Self::Directory(file) | Self::Device(file, _) => file,
+        }
+    }
+
+    /// Refuses the other end of the copy if it is the same volume.
+    pub(crate) fn is_not(&self, other: &Self) -> Result<()> {
+        let status =
+            |top: &Self| os::status(top.file()).at("read the status of a volume", String::new);
+        let (one, two) = (status(self)?, status(other)?);
+        let is_same = match self {
+            Self::Directory(_) => one.id == two.id,
+            Self::Device(..) => one.rdev == two.rdev && matches!(other, Self::Device(..)),
+        };
+        if is_same { Err(Error::Same) } else { Ok(()) }
+    }
+
+    /// Waits until no other process copies into this target. The lock ends with the returned descriptor's process.
+    pub(crate) fn lock(&self) -> Result<()> {
+        match flock(self.file(), FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => {
+                eprintln!("another process copies into this target; this one waits for its end");
+                let locked = flock(self.file(), FlockOperation::LockExclusive);
+                locked.at("lock the target", String::new)
+            }
+            locked => locked.at("lock the target", String::new),
+        }
+    }
+
+    pub(crate) fn unlock(&self) -> Result<()> {
+        flock(self.file(), FlockOperation::Unlock).at("unlock the target", String::new)
+    }
+}
+
+pub(crate) fn device(file: &OwnedFd, size: u64) -> Content<'_> {
+    Content {
+        file,
+        size,
+        is_device: true,
+        is_dense: false,
+    }
+}
+
+/// Whether a copy with this id was begun in a directory. One with another id, or files without a copy, are refused.
+pub(crate) fn is_begun(target: &OwnedFd, id: &str) -> Result<bool> {
+    match mark(target)? {
+        Some(found) if found == id.as_bytes() => return Ok(true),
+        Some(found) => {
+            let found = format!("of the copy {}", String::from_utf8_lossy(&found));
+            return Err(Error::NotEmpty { found });
+        }
+        None => {}
+    }
+    let names = os::entry_names(target.as_fd()).at("list the target", String::new)?;
+    for found in names {
+        if !is_of_filesystem_at(target, &found)? {
+            let found = found.to_string_lossy().into_owned();
+            return Err(Error::NotEmpty { found });
+        }
+    }
+    Ok(false)
+}
+
+fn mark(target: &OwnedFd) -> Result<Option<Vec<u8>>> {
+    match os::attribute(target, MARK) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        mark => Ok(Some(mark.at("read the mark of a copy", String::new)?)),
+    }
+}
+
+/// Notes that a copy begins in an empty directory.
+pub(crate) fn begin(os: &Os, target: &OwnedFd, id: &str) -> Result<()> {
+    unprotect(os, target).at("clear the flags of the target", String::new)?;
+    os.set_attribute(target, MARK, id.as_bytes()).at(
+        "note the beginning of the copy in an extended attribute",
+        String::new,
+    )
+}
+
+/// Removes the note of a copy that is complete. It may be repeated.
+pub(crate) fn clean(top: &Top, id: &str) -> Result<()> {
+    let Top::Directory(target) = top else {
+        return Ok(());
+    };
+    match mark(target)? {
+        None => return Ok(()),
+        Some(found) if found == id.as_bytes() => {}
+        Some(found) => {
+            let found = format!("of the copy {}", String::from_utf8_lossy(&found));
+            return Err(Error::NotEmpty { found });
+        }
+    }
+    let os = Os::default();
+    let source = Source::new(os::open_dir(target, ".").at("open the target", String::new)?);
+    let source = source.at("read the status of the target", String::new)?;
+    unprotect(&os, target).at("clear the flags of the target", String::new)?;
+    os.remove_attribute(target, MARK)
+        .at("remove the note of the copy", String::new)?;
+    protect(&os, target, source.flags()).at("set the flags of the target", String::new)?;
+    os.syncfs(target).at("make the copy durable", String::new)
+}
+
+/// The free bytes and entries of a target; `None` where there is no limit of entries.
+pub(crate) fn space(target: &Top) -> Result<(u64, Option<u64>)> {
+    let target = match target {
+        Top::Device(_, size) => return Ok((*size, None)),
+        Top::Directory(target) => target,
+    };
     let status = rustix::fs::fstatvfs(target).at("read the free space", String::new)?;
     let bytes = status.f_bavail.saturating_mul(status.f_frsize);
     Ok((bytes, (status.f_files > 0).then_some(status.f_favail)))
 }
 
-/// Opens a directory that was given as an argument.
-pub(crate) fn open(path: &std::path::Path) -> Result<OwnedFd> {
-    let at_path = || path.display().to_string();
-    let place = os::open_path(path).at("open a directory", at_path)?;
-    os::open_dir(&place, ".").at("open a directory", at_path)
-}
-
-/// Reads the state that the receiver printed.
-pub(crate) fn read_state(from: &mut impl Read) -> Result<State> {
-    let state = record::read(from).doing("read the state of the target")?;
-    state.ok_or(Error::Stream {
-        problem: "the state of the target is missing: see the message of have",
-    })
-}
-
-/// A pipe between two threads, which has space for a piece.
+/// A pipe between two threads, which has space for a chunk.
 pub(crate) fn pipe() -> Result<(File, File)> {
     let (from, to) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).at("make a pipe", String::new)?;
     // Less is only slower.
-    let _ = rustix::pipe::fcntl_setpipe_size(&to, MAX_DATA);
+    let _ = rustix::pipe::fcntl_setpipe_size(&to, CHUNK_BYTES);
     Ok((File::from(from), File::from(to)))
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(crate) fn read_at(
-    file: &OwnedFd,
-    buffer: &mut [u8],
-    offset: u64,
-) -> std::result::Result<usize, Errno> {
-    let mut have = 0;
-    while have < buffer.len() {
-        match rustix::io::pread(
-            file,
-            buffer.get_mut(have..).unwrap_or_default(),
-            offset + have as u64,
-        ) {
-            Ok(0) => break,
-            Ok(read) => have += read,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(have)
 }
 
 /// Opens a file for reading, also one with mandatory access control.
@@ -106,9 +190,40 @@ pub(crate) fn open_file(dir: &OwnedFd, name: &OsStr) -> std::result::Result<Owne
     }
 }
 
-/// The path of an entry of the last directory, for messages. The first one is the top.
-pub(crate) fn path(levels: &[(Vec<u8>, OwnedFd)], name: &[u8]) -> String {
-    let names = levels.iter().skip(1).map(|(name, _)| &**name);
-    let names = names.chain([name]).map(String::from_utf8_lossy);
-    names.collect::<Vec<_>>().join("/")
+/// Whether an entry of the top is the `lost+found` that its filesystem made; that of the target stays.
+pub(crate) fn is_of_filesystem(source: &Source) -> bool {
+    let is_ext = || {
+        let found = rustix::fs::fstatfs(&source.inode);
+        found.is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|magic| magic == EXT_MAGIC))
+    };
+    source.kind() == FileType::Directory
+        && source.status.stx_ino == LOST_AND_FOUND_INODE
+        && is_ext()
+        && os::is_empty(source.inode.as_fd()).is_ok_and(|is_empty| is_empty)
+}
+
+/// The same of a name.
+pub(crate) fn is_of_filesystem_at(top: &OwnedFd, name: &OsStr) -> Result<bool> {
+    let at = || name.to_string_lossy().into_owned();
+    let status: Status = os::status_at(top, name).at("read the status of an entry", at)?;
+    if status.file_type != FileType::Directory {
+        return Ok(false);
+    }
+    let dir = os::open_source_dir(top, name).and_then(Source::new);
+    Ok(is_of_filesystem(&dir.at("open a directory", at)?))
+}
+
+/// Clears the flags that prevent changes, where the filesystem has any.
+pub(crate) fn unprotect(os: &Os, file: impl AsFd) -> std::result::Result<(), Errno> {
+    match os.clear_flags(file) {
+        Err(Errno::NOTTY | Errno::OPNOTSUPP) => Ok(()),
+        cleared => cleared,
+    }
+}
+
+pub(crate) fn protect(os: &Os, file: impl AsFd, flags: IFlags) -> std::result::Result<(), Errno> {
+    if flags.is_empty() {
+        return Ok(());
+    }
+    os.add_flags(file, flags)
 }

@@ -1,30 +1,31 @@
-//! The walk of a source: the same steps in the same order as long as the tree does not change, with a fingerprint of what it
-//! has seen. So a copy goes on at a number of steps, and a change is noticed.
+//! The walk of a tree in the order of its names, with a fingerprint of what it has seen, so that a change is noticed.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 use std::vec::IntoIter;
 
 use linux::os::{self, FileId};
-use linux::tree::{Key, MAX_LEVELS, Source};
+use linux::tree::{MAX_LEVELS, Source};
 use rustix::fs::{FileType, StatxAttributes};
 use rustix::io::Errno;
-use twox_hash::XxHash3_128;
+use twox_hash::xxhash3_128::Hasher;
 
 use crate::fault::{At, Error, Result};
-use crate::volume::{LOST_AND_FOUND, open_file};
+use crate::volume::{is_of_filesystem, open_file};
 
 /// A step of the walk.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Step<'a> {
     Enter(&'a OsStr, &'a Source),
-    Leave(&'a Source),
-    /// A file, with its key if it has several names, and whether one of these was there before.
-    File(&'a OsStr, &'a Source, Option<Key>, bool),
-    /// A link or a special file, as a file.
-    Node(&'a OsStr, &'a Source, Option<Key>, bool),
+    /// A directory whose entries were all seen; the top has no name.
+    Leave(&'a OsStr, &'a Source),
+    /// A file, a link or a special file, and whether it has several names.
+    Entry(&'a OsStr, &'a Source, bool),
+    /// Another name of an entry, with the path of the first one.
+    Again(&'a OsStr, &'a [u8]),
 }
 
 struct Level {
@@ -35,18 +36,13 @@ struct Level {
 
 pub(crate) struct Walk {
     levels: Vec<Level>,
-    /// The files with several names that were seen.
-    linked: HashSet<FileId>,
-    hasher: XxHash3_128Stream,
-    pub(crate) steps: u64,
-}
-
-/// A hash that grows.
-type XxHash3_128Stream = twox_hash::xxhash3_128::Hasher;
-
-/// The sum of some bytes.
-pub(crate) fn sum(bytes: &[u8]) -> u128 {
-    XxHash3_128::oneshot(bytes)
+    /// The first paths of the entries with several names.
+    first: HashMap<FileId, Vec<u8>>,
+    hasher: Hasher,
+    /// The time of the newest change of a status, since the Unix epoch.
+    pub(crate) newest: Duration,
+    /// Whether times have parts of seconds.
+    pub(crate) is_fine: bool,
 }
 
 impl Walk {
@@ -55,9 +51,10 @@ impl Walk {
         let dir = Source::new(dir).at("read the status of the source", String::new)?;
         let mut walk = Self {
             levels: Vec::new(),
-            linked: HashSet::new(),
-            hasher: XxHash3_128Stream::new(),
-            steps: 0,
+            first: HashMap::new(),
+            hasher: Hasher::new(),
+            newest: Duration::ZERO,
+            is_fine: false,
         };
         walk.see(OsStr::new(""), &dir);
         let names = walk.names(&dir)?;
@@ -73,18 +70,16 @@ impl Walk {
         self.hasher.finish_128()
     }
 
-    /// The directories that are open, the top first.
-    pub(crate) fn open(&self) -> impl Iterator<Item = (&OsStr, &Source)> {
-        self.levels
-            .iter()
-            .map(|level| (level.name.as_os_str(), &level.dir))
+    /// The path of an entry of the present directory, with a NUL between names. So paths sort as the walk goes.
+    pub(crate) fn key(&self, name: &OsStr) -> Vec<u8> {
+        let names = self.levels.iter().skip(1).map(|level| &*level.name);
+        let names = names.chain([name]).map(OsStr::as_bytes);
+        names.collect::<Vec<_>>().join(&0)
     }
 
-    /// The path of an entry of the present directory, for messages.
+    /// The same for messages.
     pub(crate) fn path(&self, name: &OsStr) -> String {
-        let names = self.levels.iter().skip(1).map(|level| &*level.name);
-        let names = names.chain([name]).map(OsStr::to_string_lossy);
-        names.collect::<Vec<_>>().join("/")
+        readable(&self.key(name))
     }
 
     /// Takes a step; false at the end.
@@ -95,17 +90,16 @@ impl Walk {
         let Some(level) = self.levels.last_mut() else {
             return Ok(false);
         };
-        self.steps += 1;
         let Some(name) = level.names.next() else {
             self.hasher.write(b"/");
             let Some(level) = self.levels.pop() else {
                 return Ok(false);
             };
-            visit(self, Step::Leave(&level.dir))?;
+            visit(self, Step::Leave(&level.name, &level.dir))?;
             return Ok(true);
         };
         let source = self.open_entry(&name)?;
-        if self.levels.len() == 1 && is_own_of_filesystem(&name, &source) {
+        if self.levels.len() == 1 && is_of_filesystem(&source) {
             return Ok(true);
         }
         self.see(&name, &source);
@@ -113,15 +107,16 @@ impl Walk {
             self.enter(name, source, visit)?;
             return Ok(true);
         }
-        let key = (source.status.stx_nlink > 1).then(|| Key::of(&source));
-        let id = os::Status::from(source.status).id;
-        let again = key.is_some() && !self.linked.insert(id);
-        let step = if source.kind() == FileType::RegularFile {
-            Step::File(&name, &source, key, again)
-        } else {
-            Step::Node(&name, &source, key, again)
-        };
-        visit(self, step)?;
+        let several = source.status.stx_nlink > 1;
+        if several {
+            let id = os::Status::from(source.status).id;
+            if let Some(first) = self.first.get(&id) {
+                visit(self, Step::Again(&name, first))?;
+                return Ok(true);
+            }
+            self.first.insert(id, self.key(&name));
+        }
+        visit(self, Step::Entry(&name, &source, several))?;
         Ok(true)
     }
 
@@ -131,11 +126,8 @@ impl Walk {
         dir: Source,
         visit: &mut dyn FnMut(&Self, Step<'_>) -> Result<()>,
     ) -> Result<()> {
-        let is_mount = dir
-            .status
-            .stx_attributes
-            .contains(StatxAttributes::MOUNT_ROOT);
-        if is_mount {
+        let attributes = dir.status.stx_attributes;
+        if attributes.contains(StatxAttributes::MOUNT_ROOT) {
             let path = self.path(&name);
             return Err(Error::Mount { path });
         }
@@ -151,9 +143,9 @@ impl Walk {
 
     fn names(&self, dir: &Source) -> Result<IntoIter<OsString>> {
         let names = os::entry_names(dir.inode.as_fd());
-        Ok(names
-            .at("list a directory", || self.path(OsStr::new("")))?
-            .into_iter())
+        let mut names = names.at("list a directory", || self.path(OsStr::new("")))?;
+        names.sort_unstable();
+        Ok(names.into_iter())
     }
 
     fn open_entry(&self, name: &OsStr) -> Result<Source> {
@@ -186,7 +178,18 @@ impl Walk {
     /// Adds an entry to the fingerprint. The time of the last change of its status changes with everything.
     fn see(&mut self, name: &OsStr, source: &Source) {
         let status = &source.status;
+        let changed = status.stx_ctime;
+        let seconds = Duration::from_secs(changed.tv_sec.try_into().unwrap_or_default());
+        self.newest = self
+            .newest
+            .max(seconds + Duration::from_nanos(changed.tv_nsec.into()));
+        self.is_fine |= changed.tv_nsec != 0;
         let name = name.as_bytes();
+        let size = if source.kind() == FileType::Directory {
+            0
+        } else {
+            status.stx_size
+        };
         let numbers = [
             name.len() as u64,
             status.stx_ino,
@@ -194,11 +197,7 @@ impl Walk {
             status.stx_uid.into(),
             status.stx_gid.into(),
             status.stx_nlink.into(),
-            if source.kind() == FileType::Directory {
-                0
-            } else {
-                status.stx_size
-            },
+            size,
             status.stx_mtime.tv_sec.cast_unsigned(),
             status.stx_mtime.tv_nsec.into(),
             status.stx_ctime.tv_sec.cast_unsigned(),
@@ -211,9 +210,7 @@ impl Walk {
     }
 }
 
-/// Whether it is the empty `lost+found` that every filesystem of the ext family has; that of the target stays.
-fn is_own_of_filesystem(name: &OsStr, source: &Source) -> bool {
-    name == LOST_AND_FOUND
-        && source.kind() == FileType::Directory
-        && os::entry_names(source.inode.as_fd()).is_ok_and(|names| names.is_empty())
+/// A path with a NUL between its names, for messages.
+pub(crate) fn readable(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).replace('\0', "/")
 }

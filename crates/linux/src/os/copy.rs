@@ -183,6 +183,14 @@ impl Os {
         })
     }
 
+    pub fn remove_attribute(&self, file: impl AsFd, name: &CStr) -> Outcome {
+        self.on_file(Step::SetAttribute, file, |file| {
+            or_by_link(file, rustix::fs::fremovexattr(file, name), |link| {
+                rustix::fs::removexattr(link, name)
+            })
+        })
+    }
+
     /// Sets the access and modification times of an inode.
     pub fn set_times(&self, file: impl AsFd, times: &Times) -> Outcome {
         let timespec = |(seconds, nanoseconds): (i64, u32)| Timespec {

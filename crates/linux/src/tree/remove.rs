@@ -37,7 +37,8 @@ struct NoWatch;
 impl Watch for NoWatch {}
 
 /// Removes the tree `name` in `dir`. An absent tree is a fault: somebody else moved or removed it.
-pub fn remove(os: &Os, dir: BorrowedFd<'_>, name: &str) -> Result<(), Fault> {
+pub fn remove(os: &Os, dir: BorrowedFd<'_>, name: impl AsRef<OsStr>) -> Result<(), Fault> {
+    let name = name.as_ref();
     let top = os::open_dir(dir, name).context("open a directory to remove")?;
     empty(os, &top, None, RemovalPolicy::PLAIN, &NoWatch)?;
     os.rmdir(dir, name).context("remove a directory")
