@@ -84,7 +84,7 @@ fn a_change_of_the_target_is_noticed() {
             fs::remove_file(at.join("dir/linked")).unwrap();
         }),
         ("file added", &|at| {
-            fs::write(at.join("dir/extra"), "from elsewhere").unwrap()
+            fs::write(at.join("dir/extra"), "from elsewhere").unwrap();
         }),
     ];
     let mut unnoticed = Vec::new();
