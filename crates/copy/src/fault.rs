@@ -45,11 +45,39 @@ pub(crate) enum Error {
     OtherVersion,
     #[error("the stream is not one of this program: {problem}")]
     Stream { problem: &'static str },
+    #[error("{path:?} has no key: {error}")]
+    Key { path: String, error: io::Error },
+    #[error(
+        "no sender that knows the key came within {seconds} s, and {refused} other connections were refused: copy through kubectl exec"
+    )]
+    NoSender { seconds: u64, refused: u64 },
+    #[error("cannot listen on port {port}: {error}; copy through kubectl exec")]
+    NoPort { port: u16, error: io::Error },
+    #[error(
+        "cannot reach the receiver at {address} within {seconds} s: {error}; copy through kubectl exec"
+    )]
+    NoReceiver {
+        address: String,
+        seconds: u64,
+        error: io::Error,
+    },
+    #[error("the receiver ended the stream: its message says why; then repeat the copy")]
+    ReceiverEnded,
     #[error("cannot {what}: {error}")]
     Io {
         what: &'static str,
         error: io::Error,
     },
+}
+
+impl Error {
+    /// Whether no stream began between the two pods, so that the copy can take another way.
+    pub(crate) fn is_before_the_stream(&self) -> bool {
+        matches!(
+            self,
+            Self::NoSender { .. } | Self::NoPort { .. } | Self::NoReceiver { .. }
+        )
+    }
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Error>;

@@ -5,6 +5,7 @@
 
 mod attributes;
 mod content;
+mod direct;
 mod fault;
 mod progress;
 mod receive;
@@ -17,10 +18,12 @@ mod walk;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread;
 
 use clap::{Parser, Subcommand};
 
+use direct::{ReceiveOptions, SendOptions};
 use fault::{Doing, Error, Result};
 use receive::receive;
 use record::CHUNK_BYTES;
@@ -29,6 +32,8 @@ use volume::{Top, clean, pipe, space};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
+/// `EX_TEMPFAIL` of sysexits.h: no direct stream began, and the copy can take another way.
+const NO_STREAM: u8 = 75;
 
 /// Copy the files of a volume into an empty one, with all their attributes
 #[derive(Debug, Parser)]
@@ -59,13 +64,19 @@ enum Command {
         #[command(flatten)]
         id: Id,
     },
-    /// Read from stdin what the target has, and write to stdout the rest of this volume
-    Send { source: PathBuf },
-    /// Read from stdin the rest of a volume, and compare the whole; prints the fingerprint of the source
+    /// Read from stdin the output of have, and write to stdout the rest of this volume; or both over the network
+    Send {
+        source: PathBuf,
+        #[command(flatten)]
+        to: SendOptions,
+    },
+    /// Read the rest of a volume, from stdin or over the network, and compare the whole; prints the fingerprint of the source
     Receive {
         target: PathBuf,
         #[command(flatten)]
         id: Id,
+        #[command(flatten)]
+        from: ReceiveOptions,
     },
     /// Remove from the target what a complete copy kept there for itself
     Clean {
@@ -107,7 +118,11 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("rootcellar-copy: {error}");
-            ExitCode::FAILURE
+            if error.is_before_the_stream() {
+                ExitCode::from(NO_STREAM)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }
@@ -129,24 +144,42 @@ fn run(command: &Command) -> Result<()> {
             print(&format!("fingerprint {}", word(fingerprint)))
         }
         Command::Have { target, id } => {
-            let mut out = BufWriter::new(io::stdout().lock());
-            have(&Top::open(target, true)?, &id.id, &mut out)
+            let top = Top::open(target, true)?;
+            // The receiver of an interrupted run may not have ended yet.
+            top.lock()?;
+            top.unlock()?;
+            have(&top, &id.id, &mut BufWriter::new(io::stdout().lock()))
         }
-        Command::Send { source } => {
+        Command::Send { source, to } => {
+            let source = Top::open(source, false)?;
+            if let Some(caller) = to.caller()? {
+                return caller.send(|had, to| send(&source, had, to));
+            }
             let out = BufWriter::with_capacity(CHUNK_BYTES, io::stdout().lock());
-            send(
-                &Top::open(source, false)?,
-                BufReader::new(io::stdin().lock()),
-                out,
-            )
+            send(&source, BufReader::new(io::stdin().lock()), out)
         }
-        Command::Receive { target, id } => {
-            let mut stream = BufReader::with_capacity(CHUNK_BYTES, io::stdin().lock());
-            let fingerprint = receive(&Top::open(target, true)?, &id.id, &mut stream)?;
+        Command::Receive { target, id, from } => {
+            let fingerprint = received(Top::open(target, true)?, &id.id, from)?;
             print(&format!("fingerprint {}", word(fingerprint)))
         }
         Command::Clean { target, id } => clean(&Top::open(target, true)?, &id.id),
     }
+}
+
+/// Receives over the network, if the options say so, or from stdin.
+fn received(top: Top, id: &str, from: &ReceiveOptions) -> Result<u128> {
+    let Some(listener) = from.listener(id)? else {
+        let mut stream = BufReader::with_capacity(CHUNK_BYTES, io::stdin().lock());
+        return receive(&top, id, &mut stream);
+    };
+    // Both read the target, so the receiver of an interrupted run must have ended.
+    top.lock()?;
+    let (top, own_id) = (Arc::new(top), id.to_owned());
+    let same = Arc::clone(&top);
+    listener.receive(
+        move |to| have(&same, &own_id, to),
+        |from| receive(&top, id, from),
+    )
 }
 
 fn word(fingerprint: u128) -> String {
@@ -161,6 +194,8 @@ fn print(line: &str) -> Result<()> {
 fn local(source: &Path, target: &Path, id: &str) -> Result<u128> {
     let (source, target) = (Top::open(source, false)?, Top::open(target, true)?);
     source.is_not(&target)?;
+    // Before it is read.
+    target.lock()?;
     let (had_from, had_to) = pipe()?;
     let (from, to) = pipe()?;
     thread::scope(|scope| {

@@ -314,11 +314,8 @@ fn in_place(source: &Source, path: &dyn Fn() -> String) -> Result<bool> {
     os::is_kept_in_place(&source.inode).at("read the flags of an entry", path)
 }
 
-/// Writes what a target has, for [`send`].
+/// Writes what a target has, for [`send`]. No other process may copy into it.
 pub(crate) fn have(top: &Top, id: &str, to: &mut impl Write) -> Result<()> {
-    // The receiver of an interrupted run may not have ended yet.
-    top.lock()?;
-    top.unlock()?;
     let mut buffer = vec![0; CHUNK_BYTES];
     match top {
         Top::Device(file, size) => {
