@@ -124,3 +124,8 @@ impl Error {
         matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
+
+/// A fault of the stream or of who wrote it.
+pub(crate) fn stream(problem: &'static str) -> Error {
+    Error::Stream { problem }
+}

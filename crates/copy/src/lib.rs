@@ -7,6 +7,7 @@ mod attributes;
 mod content;
 mod direct;
 mod fault;
+mod open;
 mod progress;
 mod receive;
 mod record;

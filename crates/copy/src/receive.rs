@@ -15,32 +15,19 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, memfd_create, openat};
 use rustix::io::Errno;
 
 use crate::attributes;
-use crate::content::{Content, clear, next_nonzero, sum, write_all};
-use crate::fault::{At, Doing, Error, Result, at};
+use crate::fault::{At, Doing, Error, Result, at, stream};
+use crate::open::Open;
 use crate::progress::Progress;
-use crate::record::{self, CHUNK, CHUNK_BYTES, Chunk, Record, VERSION};
+use crate::record::{self, CHUNK_BYTES, Chunk, Record, VERSION};
 use crate::verify::compare;
 use crate::volume::{Top, begin, is_begun, is_of_filesystem_at, unprotect};
-use crate::walk::readable;
+use crate::walk::{check, readable, walk_to};
 
 /// A directory that is filled.
 struct Level {
     name: Vec<u8>,
     dir: OwnedFd,
     names: HashSet<Vec<u8>>,
-}
-
-/// A file or device that is written.
-struct Open {
-    name: Vec<u8>,
-    file: OwnedFd,
-    size: u64,
-    is_device: bool,
-    /// Whether it may have content of an earlier run.
-    existed: bool,
-    several: bool,
-    /// The end of the last chunk.
-    end: u64,
 }
 
 struct Receiver<'a> {
@@ -58,12 +45,13 @@ struct Receiver<'a> {
 
 /// Receives a copy into an empty target, or goes on with it, and compares both. Returns the fingerprint of the source.
 pub(crate) fn receive(top: &Top, id: &str, from: &mut impl Read) -> Result<u128> {
-    top.lock()?;
-    let begun = Instant::now();
     let Some(Record::Begin { version, bytes }) = record::read(from).doing("read the stream")?
     else {
         return Err(Error::EndedEarly);
     };
+    // Only now, because the sender begins after have has had the lock.
+    top.lock()?;
+    let begun = Instant::now();
     if version != VERSION {
         return Err(Error::OtherVersion);
     }
@@ -268,7 +256,7 @@ impl<'a> Receiver<'a> {
         })
     }
 
-    /// Makes room for an entry of the stream.
+    /// Removes an entry that has the name of one of the stream.
     fn make_way(&self, name: &[u8]) -> Result<()> {
         let (dir, entry) = self.place(name)?;
         match os::status_at(dir, entry) {
@@ -354,10 +342,9 @@ impl<'a> Receiver<'a> {
     }
 
     fn end_device(&mut self) -> Result<()> {
-        match &self.open {
+        match &mut self.open {
             Some(open) if open.is_device => {
-                let size = open.size;
-                self.skip_to(size)?;
+                open.skip_to(open.size, &mut self.buffer)?;
                 self.open = None;
                 Ok(())
             }
@@ -366,88 +353,22 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Makes everything from the last chunk to an offset read as zeros.
-    fn skip_to(&mut self, offset: u64) -> Result<()> {
-        let Some(open) = &mut self.open else {
-            return Err(stream("it has data outside of a file"));
-        };
-        if offset < open.end || offset > open.size {
-            return Err(stream("its chunks are not in order"));
-        }
-        let mut from = open.end;
-        open.end = offset;
-        if !open.existed {
-            return Ok(());
-        }
-        let content = Content {
-            file: &open.file,
-            size: open.size,
-            is_device: open.is_device,
-            is_dense: false,
-        };
-        let path = || readable(&open.name);
-        while let Some((start, end)) =
-            next_nonzero(&content, from, offset, &mut self.buffer, &path)?
-        {
-            clear(&open.file, start, end, &path)?;
-            from = end;
-        }
-        Ok(())
-    }
-
     fn chunk(&mut self, chunk: &Chunk, from: &mut impl Read) -> Result<()> {
-        let Chunk {
-            offset,
-            length,
-            sum: sent,
-            pieces,
-        } = chunk;
-        let (offset, length) = (*offset, u64::from(*length));
-        self.skip_to(offset)?;
         let Some(open) = &mut self.open else {
             return Err(stream("it has data outside of a file"));
         };
-        let is_valid = offset % CHUNK == 0
-            && length > 0
-            && length <= CHUNK
-            && offset
-                .checked_add(length)
-                .is_some_and(|end| end <= open.size);
-        if !is_valid {
-            return Err(stream("it has a chunk that no file has"));
+        if open.chunk(chunk, from, &mut self.buffer)? {
+            self.progress.add(u64::from(chunk.length));
+        } else {
+            self.progress.had(u64::from(chunk.length));
         }
-        open.end = offset + length;
-        let Some(pieces) = pieces else {
-            self.progress.had(length);
-            return Ok(());
-        };
-        let bytes = self.buffer.get_mut(..chunk.length as usize);
-        let bytes = bytes.unwrap_or_default();
-        fill(bytes, pieces, from)?;
-        if sum(bytes) != *sent {
-            return Err(stream(
-                "a part of it was damaged on the way; repeat the copy",
-            ));
-        }
-        let path = || readable(&open.name);
-        let is_whole = pieces.first() == Some(&(0, chunk.length));
-        if open.existed && !is_whole {
-            clear(&open.file, offset, offset + length, &path)?;
-        }
-        for (start, size) in pieces {
-            let (at, end) = (*start as usize, *start as usize + *size as usize);
-            let piece = bytes.get(at..end).unwrap_or_default();
-            write_all(&open.file, piece, offset + u64::from(*start), &path)?;
-        }
-        self.progress.add(length);
         Ok(())
     }
 
     fn close(&mut self, attributes: Attributes) -> Result<()> {
-        match &self.open {
+        match &mut self.open {
             Some(open) if !open.is_device && attributes.kind() == FileType::RegularFile => {
-                let size = open.size;
-                self.skip_to(size)?;
+                open.skip_to(open.size, &mut self.buffer)?;
             }
             _ => return Err(stream("it closes no file")),
         }
@@ -523,59 +444,6 @@ impl<'a> Receiver<'a> {
         }
         self.log.flush().doing("write the log of the copy")
     }
-}
-
-/// Reads the pieces of a chunk. The rest of it is zeros.
-fn fill(bytes: &mut [u8], pieces: &[(u32, u32)], from: &mut impl Read) -> Result<()> {
-    let mut done = 0;
-    for (start, size) in pieces {
-        let (start, size) = (*start as usize, *size as usize);
-        let end = start.saturating_add(size);
-        let is_in_order = start >= done && end <= bytes.len();
-        let (Some(gap), true) = (bytes.get_mut(done..start), is_in_order) else {
-            return Err(stream("its pieces are not in order"));
-        };
-        gap.fill(0);
-        let piece = bytes.get_mut(start..end).unwrap_or_default();
-        match from.read_exact(piece) {
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                return Err(Error::EndedEarly);
-            }
-            read => read.doing("read the stream")?,
-        }
-        done = end;
-    }
-    bytes.get_mut(done..).unwrap_or_default().fill(0);
-    Ok(())
-}
-
-/// The directory of a path with a NUL between its names, and the last name.
-pub(crate) fn walk_to<'k>(top: &OwnedFd, key: &'k [u8]) -> Result<(OwnedFd, &'k OsStr)> {
-    let path = || readable(key);
-    let mut dir = os::open_source_dir(top, ".").at("open the target", path)?;
-    let mut names = key.split(|byte| *byte == 0).peekable();
-    while let Some(name) = names.next() {
-        check(name)?;
-        let name = OsStr::from_bytes(name);
-        if names.peek().is_none() {
-            return Ok((dir, name));
-        }
-        dir = os::open_source_dir(&dir, name).at("open a copied directory", path)?;
-    }
-    Err(stream("it has an empty path"))
-}
-
-fn check(name: &[u8]) -> Result<()> {
-    let is_refused =
-        matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0);
-    if is_refused {
-        return Err(stream("it has a name that no entry can have"));
-    }
-    Ok(())
-}
-
-fn stream(problem: &'static str) -> Error {
-    Error::Stream { problem }
 }
 
 /// A file without a name, in the target if it can have one. It ends with the process.

@@ -21,7 +21,7 @@ use crate::walk::{Step, Walk};
 
 /// The unit in which filesystems allocate.
 const BLOCK: u64 = 4096;
-/// What the receiver remembers of an entry and of a chunk, in the target, until the end.
+/// The bytes that the receiver notes in the target about an entry and a chunk, until the end.
 const ENTRY_NOTE: u64 = 256;
 const CHUNK_NOTE: u64 = 64;
 /// The coarsest times of filesystems: whole seconds on an ext4 with small inodes, otherwise ticks of the kernel's clock.
@@ -130,7 +130,7 @@ pub(crate) fn content_of(source: &Source) -> Content<'_> {
 /// Chunks by their offsets, with their sums.
 type Sums = Vec<(u64, u128)>;
 
-/// What the target has, in the order of the walk.
+/// The content that the target has, in the order of the walk.
 struct Already<R> {
     from: R,
     next: Option<(Vec<u8>, Sums)>,
@@ -154,6 +154,14 @@ impl<R: Read> Already<R> {
                 None => self.read()?,
             }
         }
+    }
+
+    /// Waits for the first record.
+    fn begin(&mut self) -> Result<()> {
+        if self.next.is_none() && !self.is_at_end {
+            self.read()?;
+        }
+        Ok(())
     }
 
     fn read(&mut self) -> Result<()> {
@@ -206,6 +214,8 @@ pub(crate) fn send(top: &Top, had: impl Read, to: impl Write) -> Result<()> {
         to,
         buffer: vec![0; CHUNK_BYTES],
     };
+    // By then have has had the lock of the target. The receiver takes it next, and two that wait for each other would not end.
+    sender.had.begin()?;
     sender.emit(&Record::Begin {
         version: VERSION,
         bytes: before.bytes,

@@ -14,11 +14,10 @@ use crate::attributes::{self, difference};
 use crate::content::{Content, next_nonzero, read_exact, sum};
 use crate::fault::{At, Doing, Error, Result, at};
 use crate::progress::Progress;
-use crate::receive::walk_to;
 use crate::record::{self, CHUNK_BYTES, Chunk, Record};
 use crate::send::content_of;
 use crate::volume::{Top, device, is_of_filesystem_at, open_file};
-use crate::walk::readable;
+use crate::walk::{readable, walk_to};
 
 struct Level {
     name: Vec<u8>,

@@ -13,7 +13,7 @@ use rustix::fs::{FileType, StatxAttributes};
 use rustix::io::Errno;
 use twox_hash::xxhash3_128::Hasher;
 
-use crate::fault::{At, Error, Result};
+use crate::fault::{At, Error, Result, stream};
 use crate::volume::{is_of_filesystem, open_file};
 
 /// A step of the walk.
@@ -213,4 +213,30 @@ impl Walk {
 /// A path with a NUL between its names, for messages.
 pub(crate) fn readable(key: &[u8]) -> String {
     String::from_utf8_lossy(key).replace('\0', "/")
+}
+
+/// The directory of a path with a NUL between its names, and the last name.
+pub(crate) fn walk_to<'k>(top: &OwnedFd, key: &'k [u8]) -> Result<(OwnedFd, &'k OsStr)> {
+    let path = || readable(key);
+    let mut dir = os::open_source_dir(top, ".").at("open the target", path)?;
+    let mut names = key.split(|byte| *byte == 0).peekable();
+    while let Some(name) = names.next() {
+        check(name)?;
+        let name = OsStr::from_bytes(name);
+        if names.peek().is_none() {
+            return Ok((dir, name));
+        }
+        dir = os::open_source_dir(&dir, name).at("open a copied directory", path)?;
+    }
+    Err(stream("it has an empty path"))
+}
+
+/// Refuses a name that no entry can have.
+pub(crate) fn check(name: &[u8]) -> Result<()> {
+    let is_refused =
+        matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0);
+    if is_refused {
+        return Err(stream("it has a name that no entry can have"));
+    }
+    Ok(())
 }

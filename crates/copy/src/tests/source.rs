@@ -104,7 +104,7 @@ fn a_copy_into_itself_leaves_nothing() {
     assert_eq!(fs::read_dir(two.source()).unwrap().count(), 0);
 }
 
-/// What the earlier run copied after its last durable position was removed from the source since.
+/// A file that an interrupted run copied was removed from the source since.
 #[test]
 fn a_removed_file_does_not_come_back() {
     let two = Two::new();

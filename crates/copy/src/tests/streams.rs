@@ -193,7 +193,7 @@ fn hostile_chunks_are_refused() {
     }
 }
 
-/// What the target has is cut off.
+/// The list of the target's content is cut off.
 #[test]
 fn a_missing_state_is_refused() {
     let two = Two::new();
