@@ -8,6 +8,7 @@
 #                            leave on an XFS
 #        run.sh reclaim [FILESYSTEM...]  measure the removal of trees beside rm -rf
 #        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
+#        run.sh moves [FILESYSTEM...]    measure the copy of a claim's volume beside tar | tar
 #        run.sh images [FILESYSTEM...]   measure images beside directories, and publish 200 images
 #        run.sh data [FILESYSTEM...]     measure reads and writes of volumes of each kind beside the bare filesystem, with fio
 #        run.sh ceiling      measure a node with 10,000 volumes and 500 pods beside the bare system calls
@@ -23,21 +24,26 @@
 #        RESULTS           the directory of the tables, default: benches/results
 #        PAGE              the page that lists the missed targets, default: benches/README.md
 #        ROUNDS, MEASURE   the rounds of each measurement, and the operations in each, default: 5, 200
-#        SCALE             of reclaim and copies: percent of the trees' sizes, default: 100
+#        SCALE             of reclaim, copies and moves: percent of the trees' sizes, default: 100
 #        DURATION          the duration of steady, default: 1h
 set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-tables}
 revision=${2:-}
 case $goal:$# in
-tables:0 | enforcement:1 | ceiling:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | images:* | data:* | peers:*) ;;
-*) echo "usage: run.sh [enforcement|ceiling|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|images [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
+tables:0 | enforcement:1 | ceiling:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | moves:* | images:* | data:* | peers:*) ;;
+*) echo "usage: run.sh [enforcement|ceiling|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|moves [FILESYSTEM...]|images [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 [ "$goal" != data ] || command -v fio >/dev/null || { echo "bench: install the Debian package fio" >&2 && exit 1; }
 hack/setup.sh
+if [ "$goal" = moves ]; then
+    hack/musl.sh
+    COPY=${CARGO_TARGET_DIR:-$PWD/target}/$(uname -m)-unknown-linux-musl/release/rootcellar-copy
+    export COPY
+fi
 case $goal in
-reclaim | copies | images | imports) exec hack/private-ns.sh benches/beside.sh "$@" ;;
+reclaim | copies | moves | images | imports) exec hack/private-ns.sh benches/beside.sh "$@" ;;
 esac
 hack/musl.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}

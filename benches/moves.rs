@@ -1,0 +1,151 @@
+//! Compares the program that copies a claim's volume with tar: `rootcellar-copy local` and `tar | tar` copy one large
+//! file, and a tree of 100 000 files, from one loop-mounted disk to another, until all of it is durable. The final
+//! comparison of the program is apart, because tar has none.
+//!
+//! Usage: cargo bench --bench moves [-- FILESYSTEM...], as root in a private mount namespace
+//! (hack/private-ns.sh as cargo's runner); benches/run.sh moves writes benches/results/moves.tsv.
+//!
+//! Env:   COPY    the program `rootcellar-copy`
+//!        ROUNDS  repetitions of each measurement (default 5)
+//!        SCALE   percent of the sizes (default 100)
+//!        TABLE   a file that the figures are added to
+//!
+//! Exit code 1 when a target is missed: at least 0.7 times as fast as tar. The minimum decides.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
+
+#[allow(dead_code, unreachable_pub)]
+mod pool;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use pool::{record, report, setting};
+use support::disk::Disk;
+use support::loops::run;
+use support::machine;
+
+const TARGET: f64 = 0.7;
+const DISK: u64 = 16 << 30;
+
+fn main() -> ExitCode {
+    if let Some(obstacle) = machine::loop_devices() {
+        eprintln!("moves: {obstacle}");
+        return ExitCode::from(2);
+    }
+    let Ok(program) = std::env::var("COPY") else {
+        eprintln!("moves: COPY names no program; benches/run.sh moves builds it");
+        return ExitCode::from(2);
+    };
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let mut met = true;
+    println!("minimum and median of each in milliseconds, then the ratios of both");
+    for filesystem in ["ext4", "xfs", "btrfs"] {
+        let mut names = names.iter().filter(|name| !name.starts_with('-'));
+        if names.clone().count() > 0 && !names.any(|name| name == filesystem) {
+            continue;
+        }
+        let (large, small) = ("a file of 4 GiB", "100 000 files");
+        met &= compare(&program, filesystem, large, fill_large);
+        met &= compare(&program, filesystem, small, fill_small);
+    }
+    ExitCode::from(u8::from(!met))
+}
+
+/// Times both; returns whether the target is met.
+fn compare(program: &str, filesystem: &'static str, case: &str, fill: fn(&Path)) -> bool {
+    let mut prefix = tempfile::Builder::new();
+    let dir = prefix.prefix("rootcellar-bench-").tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let disk = |name: &str| {
+        fs::create_dir(path(name)).unwrap();
+        let image = path(&format!("{name}.img"));
+        let disk = Disk::new(filesystem);
+        disk.sized(DISK).make(&image, &path(name))
+    };
+    let _disks = (disk("source"), disk("target"));
+    let (source, target) = (path("source"), path("target"));
+    fill(&source);
+    let (mut by_tar, mut by_program, mut compared) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..setting("ROUNDS", 5) {
+        for turn in [round % 2, (round + 1) % 2] {
+            rustix::fs::sync();
+            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+            let start = Instant::now();
+            if turn == 0 {
+                let pipe =
+                    "tar -C \"$0\" --xattrs --acls -cf - . | tar -C \"$1\" --xattrs --acls -xf -";
+                run(Command::new("sh")
+                    .args(["-c", pipe])
+                    .arg(&source)
+                    .arg(&target));
+                sync(&target);
+                by_tar.push(start.elapsed());
+            } else {
+                let copied = copy(program, &source, &target);
+                by_program.push(copied);
+                compared.push(start.elapsed().saturating_sub(copied));
+            }
+            empty(&target);
+        }
+    }
+    let comparison = compared.iter().min().unwrap().as_secs_f64() * 1000.0;
+    record(
+        filesystem,
+        &format!("comparison of {case}, ms"),
+        comparison,
+        None,
+    );
+    let title = format!("{filesystem}, {case}");
+    let ratio = report(&title, ("tar", by_tar), ("copy", by_program));
+    let target = format!("at least {TARGET}");
+    let figure = format!("tar | tar ÷ copy of {case}");
+    record(filesystem, &figure, ratio, Some((&target, ratio >= TARGET)));
+    ratio >= TARGET
+}
+
+/// Copies, and returns the time until the copy was durable, which the program prints before it compares.
+fn copy(program: &str, source: &Path, target: &Path) -> Duration {
+    let mut command = Command::new(program);
+    command.arg("local").arg(source).arg(target);
+    let output = command.args(["--id", "bench"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    let seconds = said.lines().find_map(|line| {
+        let (_, rest) = line.strip_prefix("copied ")?.rsplit_once(" in ")?;
+        rest.strip_suffix(" s")?.parse().ok()
+    });
+    Duration::from_secs_f64(seconds.unwrap_or_else(|| panic!("no time in {said}")))
+}
+
+fn empty(target: &Path) {
+    run(Command::new("find")
+        .arg(target)
+        .args(["-mindepth", "1", "-delete"]));
+    sync(target);
+}
+
+fn sync(at: &Path) {
+    rustix::fs::syncfs(File::open(at).unwrap()).unwrap();
+}
+
+fn fill_large(source: &Path) {
+    let file = File::create(source.join("file")).unwrap();
+    let block = vec![0x5A; 16 << 20];
+    for at in 0..256 * setting("SCALE", 100) / 100 {
+        let offset = u64::try_from(at * block.len()).unwrap();
+        file.write_all_at(&block, offset).unwrap();
+    }
+}
+
+fn fill_small(source: &Path) {
+    for directory in 0..1000 * setting("SCALE", 100) / 100 {
+        let directory = source.join(format!("dir-{directory:04}"));
+        fs::create_dir(&directory).unwrap();
+        for file in 0..100 {
+            fs::write(directory.join(format!("file-{file:03}")), [0x5A; 4096]).unwrap();
+        }
+    }
+}
