@@ -87,7 +87,9 @@ pub(crate) fn difference(sent: &Attributes, found: &Attributes) -> Option<&'stat
         Some("owner")
     } else if sent.mode != found.mode {
         Some("mode")
-    } else if sent.times != found.times {
+    } else if !is_same_time(sent.times.modified, found.times.modified)
+        || !is_same_time(sent.times.accessed, found.times.accessed)
+    {
         Some("times")
     } else if protection(sent) != protection(found) {
         Some("flags")
@@ -96,6 +98,11 @@ pub(crate) fn difference(sent: &Attributes, found: &Attributes) -> Option<&'stat
     } else {
         None
     }
+}
+
+/// An ext4 with small inodes has whole seconds.
+fn is_same_time(sent: (i64, u32), found: (i64, u32)) -> bool {
+    sent == found || (sent.0, 0) == found
 }
 
 /// Whether a copy must have this attribute. The others belong to the system: a security module may label new files by its

@@ -31,6 +31,8 @@ pub(crate) enum Error {
     Differs { path: String, what: &'static str },
     #[error("{path:?} is neither a directory nor a block device")]
     NoVolume { path: String },
+    #[error("the copy is not complete: repeat it, which goes on where it was")]
+    Incomplete,
     #[error("the source and the target are the same volume")]
     Same,
     #[error("a block volume can be copied into a block volume only, and files into files")]

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
-use linux::os::{self, At as Place, Os};
+use linux::os::{self, At as Place, FileId, Os};
 use linux::tree::{Attributes, Node};
 use objects::Bytes;
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, memfd_create, openat};
@@ -20,7 +20,7 @@ use crate::open::Open;
 use crate::progress::Progress;
 use crate::record::{self, CHUNK_BYTES, Chunk, Record, VERSION};
 use crate::verify::compare;
-use crate::volume::{Top, begin, is_begun, is_of_filesystem_at, unprotect};
+use crate::volume::{Top, begin, finish, is_of_filesystem_at, unprotect};
 use crate::walk::{check, readable, walk_to};
 
 /// A directory that is filled.
@@ -37,6 +37,8 @@ struct Receiver<'a> {
     open: Option<Open>,
     /// Everything that was received, without content, for the comparison.
     log: BufWriter<File>,
+    /// The files that an interrupted run made, as far as they are used again. The source may have parted them since.
+    used: HashSet<FileId>,
     /// The paths of entries with several names. Their flags would prevent further names.
     several: Vec<(Vec<u8>, Attributes)>,
     progress: Progress,
@@ -51,6 +53,7 @@ pub(crate) fn receive(top: &Top, id: &str, from: &mut impl Read) -> Result<u128>
     };
     // Only now, because the sender begins after have has had the lock.
     top.lock()?;
+    let _held = top.claim()?;
     let begun = Instant::now();
     if version != VERSION {
         return Err(Error::OtherVersion);
@@ -73,6 +76,9 @@ pub(crate) fn receive(top: &Top, id: &str, from: &mut impl Read) -> Result<u128>
         .into_inner()
         .map_err(std::io::IntoInnerError::into_error);
     compare(top, log.doing("write the log of the copy")?, &progress)?;
+    if let Top::Directory(target) = top {
+        finish(&os, target, id)?;
+    }
     Ok(fingerprint)
 }
 
@@ -81,9 +87,7 @@ impl<'a> Receiver<'a> {
         let os = Os::default();
         let mut levels = Vec::new();
         if let Top::Directory(target) = top {
-            if !is_begun(target, id)? {
-                begin(&os, target, id)?;
-            }
+            begin(&os, target, id)?;
             let dir = os::open_dir(target, ".").at("open the target", String::new)?;
             unprotect(&os, &dir).at("clear the flags of the target", String::new)?;
             at(attributes::strip(&os, &dir, &[]), String::new)?;
@@ -99,6 +103,7 @@ impl<'a> Receiver<'a> {
             levels,
             open: None,
             log: BufWriter::new(log_of(top)?),
+            used: HashSet::new(),
             several: Vec::new(),
             progress: Progress::new("copied", bytes),
             buffer: vec![0; CHUNK_BYTES],
@@ -271,11 +276,12 @@ impl<'a> Receiver<'a> {
             return Err(stream("it opens two files"));
         }
         let (dir, entry) = self.place(&name)?;
-        let path = || self.path(&name);
-        let (file, existed) = match self.os.create(dir, entry) {
-            Err(Errno::EXIST) => self.open_existing(&name, several)?,
-            file => (file.at("make a file", path)?, false),
+        let created = self.os.create(dir, entry);
+        let (file, existed) = match created {
+            Err(Errno::EXIST) => self.open_existing(&name)?,
+            file => (file.at("make a file", || self.path(&name))?, false),
         };
+        let path = || self.path(&name);
         if existed {
             at(attributes::strip(&self.os, &file, &[]), path)?;
         } else {
@@ -302,18 +308,19 @@ impl<'a> Receiver<'a> {
 
     /// Opens a file of an interrupted run, or makes it in place of something else. Another entry may have the name, or
     /// another name the file.
-    fn open_existing(&self, name: &[u8], several: bool) -> Result<(OwnedFd, bool)> {
+    fn open_existing(&mut self, name: &[u8]) -> Result<(OwnedFd, bool)> {
         let (dir, entry) = self.place(name)?;
         let path = || self.path(name);
         let status = os::status_at(dir, entry).at("read the status of an entry", path)?;
-        let is_usable = status.file_type == FileType::RegularFile && (several || status.links == 1);
-        if !is_usable {
+        let is_taken = status.links > 1 && self.used.contains(&status.id);
+        if status.file_type != FileType::RegularFile || is_taken {
             self.remove(dir, entry)?;
             let file = self.os.create(dir, entry).at("make a file", path)?;
             return Ok((file, false));
         }
         self.unprotect_file(dir, entry)?;
         let file = os::open_writable(dir, entry).at("open an unfinished copy", path)?;
+        self.used.insert(status.id);
         Ok((file, true))
     }
 

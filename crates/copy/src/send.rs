@@ -50,11 +50,7 @@ impl Need {
 
     /// Walks a tree, without reading its files. Waits as long as a change could have the same time as the newest one.
     fn of_tree(top: &OwnedFd) -> Result<Self> {
-        // A store to a mapped page changes the times only after the page was written.
-        os::Os::default()
-            .syncfs(top)
-            .at("write what the volume has in memory", String::new)?;
-        loop {
+        let need = loop {
             let begun = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
@@ -62,10 +58,15 @@ impl Need {
             let settled = walk.newest + if walk.is_fine { TICK } else { SECOND };
             // A time in the future is not waited for.
             if begun >= settled || walk.newest > begun + SECOND {
-                return Ok(need);
+                break need;
             }
             thread::sleep(settled.saturating_sub(begun));
-        }
+        };
+        // A store to a mapped page changes the times only if the page was written since the store before.
+        os::Os::default()
+            .syncfs(top)
+            .at("write what the volume has in memory", String::new)?;
+        Ok(need)
     }
 
     fn walk(top: &OwnedFd) -> Result<(Self, Walk)> {
@@ -236,7 +237,15 @@ pub(crate) fn send(top: &Top, had: impl Read, to: impl Write) -> Result<()> {
             sender.emit(&Record::Device(*size))?;
             let mut hasher = Hasher::new();
             sender.content(&device(file, *size), b"", Some(&mut hasher), &String::new)?;
-            hasher.finish_128()
+            sender.to.flush().doing("write the stream")?;
+            let sent = hasher.finish_128();
+            // Its pages were read, and another loop device of the same file may have written since.
+            let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+            if fingerprint(top)? != sent {
+                let path = String::new();
+                return Err(Error::Changed { path });
+            }
+            sent
         }
     };
     sender.had.leave(b"")?;

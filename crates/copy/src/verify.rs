@@ -1,12 +1,13 @@
 //! The comparison at the end: everything is read back from the target, and compared with what was sent.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufReader, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use linux::os;
+use linux::os::{self, FileId};
 use linux::tree::{Attributes, Node, Source};
 use rustix::fs::{Advice, fadvise};
 
@@ -38,6 +39,8 @@ struct Comparison<'a> {
     top: &'a Top,
     levels: Vec<Level>,
     open: Option<Open>,
+    /// The files with several names that were compared.
+    seen: HashSet<FileId>,
     buffer: Vec<u8>,
     progress: Progress,
 }
@@ -57,6 +60,7 @@ pub(crate) fn compare(top: &Top, mut log: File, progress: &Progress) -> Result<(
         top,
         levels,
         open: None,
+        seen: HashSet::new(),
         buffer: vec![0; CHUNK_BYTES],
         progress: progress.again("compared"),
     };
@@ -110,9 +114,14 @@ impl Comparison<'_> {
                 Ok(())
             }
             Record::Leave(attributes) => self.leave(&attributes),
-            Record::File { name, size, .. } => {
+            Record::File {
+                name,
+                size,
+                several,
+                ..
+            } => {
                 self.count();
-                self.open(name, size)
+                self.open(name, size, several)
             }
             Record::Device(size) => {
                 if let Top::Device(file, _) = self.top {
@@ -174,13 +183,21 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    fn open(&mut self, name: Vec<u8>, size: u64) -> Result<()> {
+    fn open(&mut self, name: Vec<u8>, size: u64, several: bool) -> Result<()> {
         let path = || self.path(&name);
         let file =
             open_file(self.dir()?, OsStr::from_bytes(&name)).at("open a copied file", path)?;
         let file = source(file, path)?;
         if file.status.stx_size != size {
             return Err(self.differs(&name, "size"));
+        }
+        let is_apart = if several {
+            self.seen.insert(os::Status::from(file.status).id)
+        } else {
+            file.status.stx_nlink == 1
+        };
+        if !is_apart {
+            return Err(self.differs(&name, "names"));
         }
         // It is durable, so its pages are read from the disk. Elsewhere this has no effect.
         let _ = fadvise(&file.inode, 0, None, Advice::DontNeed);

@@ -18,6 +18,8 @@ use crate::record::CHUNK_BYTES;
 pub(crate) const MARK: &CStr = c"trusted.rootcellar.copy";
 /// The inode number of `lost+found` in each filesystem of the ext family.
 const LOST_AND_FOUND_INODE: u64 = 11;
+/// The inode number of the root of such a filesystem.
+const ROOT_INODE: u64 = 2;
 const EXT_MAGIC: u64 = 0xEF53;
 
 #[derive(Debug)]
@@ -87,6 +89,18 @@ impl Top {
         }
     }
 
+    /// Holds a target that is a device against mounts. A mounted one is refused.
+    pub(crate) fn claim(&self) -> Result<Option<OwnedFd>> {
+        let Self::Device(device, _) = self else {
+            return Ok(None);
+        };
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(device));
+        let flags = OFlags::RDWR | OFlags::EXCL | OFlags::CLOEXEC;
+        let held = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
+        held.map(Some)
+            .at("hold the block device, which may be mounted", String::new)
+    }
+
     pub(crate) fn unlock(&self) -> Result<()> {
         flock(self.file(), FlockOperation::Unlock).at("unlock the target", String::new)
     }
@@ -101,15 +115,27 @@ pub(crate) fn device(file: &OwnedFd, size: u64) -> Content<'_> {
     }
 }
 
+/// A mark with this id, and whether the copy is complete. A mark of another copy is refused.
+fn mark(target: &OwnedFd, id: &str) -> Result<Option<bool>> {
+    let found = match os::attribute(target, MARK) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+        mark => mark.at("read the mark of a copy", String::new)?,
+    };
+    if found == id.as_bytes() || found == complete(id).as_bytes() {
+        return Ok(Some(found != id.as_bytes()));
+    }
+    let found = format!("of the copy {}", String::from_utf8_lossy(&found));
+    Err(Error::NotEmpty { found })
+}
+
+fn complete(id: &str) -> String {
+    format!("{id} complete")
+}
+
 /// Whether a copy with this id was begun in a directory. One with another id, or files without a copy, are refused.
 pub(crate) fn is_begun(target: &OwnedFd, id: &str) -> Result<bool> {
-    match mark(target)? {
-        Some(found) if found == id.as_bytes() => return Ok(true),
-        Some(found) => {
-            let found = format!("of the copy {}", String::from_utf8_lossy(&found));
-            return Err(Error::NotEmpty { found });
-        }
-        None => {}
+    if mark(target, id)?.is_some() {
+        return Ok(true);
     }
     let names = os::entry_names(target.as_fd()).at("list the target", String::new)?;
     for found in names {
@@ -121,20 +147,37 @@ pub(crate) fn is_begun(target: &OwnedFd, id: &str) -> Result<bool> {
     Ok(false)
 }
 
-fn mark(target: &OwnedFd) -> Result<Option<Vec<u8>>> {
-    match os::attribute(target, MARK) {
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
-        mark => Ok(Some(mark.at("read the mark of a copy", String::new)?)),
-    }
+/// Notes that a copy begins, in an empty directory or in its own.
+pub(crate) fn begin(os: &Os, target: &OwnedFd, id: &str) -> Result<()> {
+    is_begun(target, id)?;
+    set_mark(os, target, id)
 }
 
-/// Notes that a copy begins in an empty directory.
-pub(crate) fn begin(os: &Os, target: &OwnedFd, id: &str) -> Result<()> {
-    unprotect(os, target).at("clear the flags of the target", String::new)?;
-    os.set_attribute(target, MARK, id.as_bytes()).at(
-        "note the beginning of the copy in an extended attribute",
+/// Notes that a copy is complete.
+pub(crate) fn finish(os: &Os, target: &OwnedFd, id: &str) -> Result<()> {
+    set_mark(os, target, &complete(id))
+}
+
+fn set_mark(os: &Os, target: &OwnedFd, mark: &str) -> Result<()> {
+    with_flags_cleared(os, target, || {
+        os.set_attribute(target, MARK, mark.as_bytes())
+    })
+    .at(
+        "note the state of the copy in an extended attribute",
         String::new,
     )
+}
+
+/// Changes a directory that may be protected.
+fn with_flags_cleared(
+    os: &Os,
+    target: &OwnedFd,
+    change: impl FnOnce() -> std::result::Result<(), Errno>,
+) -> std::result::Result<(), Errno> {
+    let flags = Source::new(os::open_dir(target, ".")?)?.flags();
+    unprotect(os, target)?;
+    change()?;
+    protect(os, target, flags)
 }
 
 /// Removes the note of a copy that is complete. It may be repeated.
@@ -142,21 +185,15 @@ pub(crate) fn clean(top: &Top, id: &str) -> Result<()> {
     let Top::Directory(target) = top else {
         return Ok(());
     };
-    match mark(target)? {
+    top.lock()?;
+    match mark(target, id)? {
         None => return Ok(()),
-        Some(found) if found == id.as_bytes() => {}
-        Some(found) => {
-            let found = format!("of the copy {}", String::from_utf8_lossy(&found));
-            return Err(Error::NotEmpty { found });
-        }
+        Some(false) => return Err(Error::Incomplete),
+        Some(true) => {}
     }
     let os = Os::default();
-    let source = Source::new(os::open_dir(target, ".").at("open the target", String::new)?);
-    let source = source.at("read the status of the target", String::new)?;
-    unprotect(&os, target).at("clear the flags of the target", String::new)?;
-    os.remove_attribute(target, MARK)
+    with_flags_cleared(&os, target, || os.remove_attribute(target, MARK))
         .at("remove the note of the copy", String::new)?;
-    protect(&os, target, source.flags()).at("set the flags of the target", String::new)?;
     os.syncfs(target).at("make the copy durable", String::new)
 }
 
@@ -190,15 +227,28 @@ pub(crate) fn open_file(dir: &OwnedFd, name: &OsStr) -> std::result::Result<Owne
     }
 }
 
-/// Whether an entry of the top is the `lost+found` that its filesystem made; that of the target stays.
-pub(crate) fn is_of_filesystem(source: &Source) -> bool {
+/// Whether an entry of the top is the `lost+found` that its filesystem made, as it made it; that of the target stays.
+pub(crate) fn is_of_filesystem(top: &OwnedFd, name: &OsStr, source: &Source) -> bool {
+    let status = &source.status;
+    let is_as_made = name == "lost+found"
+        && source.kind() == FileType::Directory
+        && status.stx_ino == LOST_AND_FOUND_INODE
+        && status.stx_mode & 0o7777 == 0o700
+        && (status.stx_uid, status.stx_gid) == (0, 0);
+    let is_root = || os::statx(top).is_ok_and(|top| top.stx_ino == ROOT_INODE);
     let is_ext = || {
         let found = rustix::fs::fstatfs(&source.inode);
         found.is_ok_and(|found| u64::try_from(found.f_type).is_ok_and(|magic| magic == EXT_MAGIC))
     };
-    source.kind() == FileType::Directory
-        && source.status.stx_ino == LOST_AND_FOUND_INODE
+    let is_plain = || {
+        let names = os::attributes(&source.inode).unwrap_or_default();
+        let mut names = names.split(|byte| *byte == 0);
+        names.all(|name| name.is_empty() || name.starts_with(b"security."))
+    };
+    is_as_made
+        && is_root()
         && is_ext()
+        && is_plain()
         && os::is_empty(source.inode.as_fd()).is_ok_and(|is_empty| is_empty)
 }
 
@@ -210,7 +260,11 @@ pub(crate) fn is_of_filesystem_at(top: &OwnedFd, name: &OsStr) -> Result<bool> {
         return Ok(false);
     }
     let dir = os::open_source_dir(top, name).and_then(Source::new);
-    Ok(is_of_filesystem(&dir.at("open a directory", at)?))
+    Ok(is_of_filesystem(
+        top,
+        name,
+        &dir.at("open a directory", at)?,
+    ))
 }
 
 /// Clears the flags that prevent changes, where the filesystem has any.

@@ -99,7 +99,8 @@ impl Walk {
             return Ok(true);
         };
         let source = self.open_entry(&name)?;
-        if self.levels.len() == 1 && is_of_filesystem(&source) {
+        let top = self.levels.first().map(|level| &level.dir.inode);
+        if self.levels.len() == 1 && top.is_some_and(|top| is_of_filesystem(top, &name, &source)) {
             return Ok(true);
         }
         self.see(&name, &source);

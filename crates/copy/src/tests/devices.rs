@@ -114,3 +114,57 @@ fn another_target_is_refused() {
     let refused = local(&source.path, &source.path, ID);
     assert!(matches!(refused, Err(Error::Same)), "{refused:?}");
 }
+
+/// A target with a mounted filesystem stays as it is.
+#[test]
+fn a_mounted_target_is_refused() {
+    require!(loop_devices);
+    let dir = tempfile::tempdir().unwrap();
+    let source = Device::new(&dir.path().join("source"), SIZE);
+    let target = Device::new(&dir.path().join("target"), SIZE);
+    let at = dir.path().join("mount");
+    fs::create_dir(&at).unwrap();
+    run(Command::new("mkfs.ext4").arg("-q").arg(&target.path));
+    run(Command::new("mount").arg(&target.path).arg(&at));
+    let refused = local(&source.path, &target.path, ID);
+    run(Command::new("umount").arg(&at));
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+/// A source that changes while it is sent is noticed.
+#[test]
+fn a_change_of_a_device_is_noticed() {
+    require!(loop_devices);
+    let dir = tempfile::tempdir().unwrap();
+    let source = Device::new(&dir.path().join("source"), SIZE);
+    source.write(&numbers(40 << 20), 0);
+    let mut had = Vec::new();
+    record::write(&mut had, &Had::End).unwrap();
+    let mut written = 0;
+    let image = fs::OpenOptions::new()
+        .write(true)
+        .open(&source.image)
+        .unwrap();
+    let stream = Writing(|bytes: usize| {
+        written += bytes;
+        if written > 20 << 20 {
+            image.write_all_at(b"changed", 0).unwrap();
+        }
+    });
+    let sent = send(&top(&source.path), &*had, stream);
+    assert!(matches!(sent, Err(Error::Changed { .. })), "{sent:?}");
+}
+
+/// Does something after each write.
+struct Writing<F>(F);
+
+impl<F: FnMut(usize)> Write for Writing<F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (self.0)(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -206,3 +206,24 @@ fn cuts(one: &'static str, other: &'static str) {
     }
     assert_eq!(wrong, Vec::<String>::new());
 }
+
+/// The directory that a filesystem made is not of the user, and one in its place is, also with its inode number.
+#[test]
+fn a_directory_in_place_of_lost_and_found_is_copied() {
+    require!(loop_devices);
+    for name in ["pgdata", "lost+found"] {
+        let disks = Disks::new("ext4", "ext4");
+        let (one, other) = (disks.one.path(), disks.other.path());
+        for top in [one, other] {
+            fs::remove_dir(top.join(if top == one { "source" } else { "target" })).unwrap();
+        }
+        fs::remove_dir(one.join("lost+found")).unwrap();
+        fs::create_dir(one.join(name)).unwrap();
+        let mode = fs::Permissions::from_mode(0o750);
+        fs::set_permissions(one.join(name), mode).unwrap();
+        local(one, other, ID).unwrap();
+        clean(&top(other), ID).unwrap();
+        let found = fs::metadata(other.join(name)).unwrap();
+        assert_eq!(found.permissions().mode() & 0o7777, 0o750, "{name}");
+    }
+}

@@ -156,6 +156,15 @@ fn a_target_with_something_in_it_is_refused() {
     );
     assert_eq!(fs::read(two.target().join("file")).unwrap(), b"old");
     fs::remove_file(two.target().join("file")).unwrap();
+    two.cut();
+    let incomplete = clean(&top(&two.target()), ID);
+    assert!(
+        matches!(incomplete, Err(Error::Incomplete)),
+        "{incomplete:?}"
+    );
+    two.local().unwrap();
+    two.cut();
+    assert!(clean(&top(&two.target()), ID).is_err());
     two.local().unwrap();
     let other = local(&two.source(), &two.target(), "other");
     assert!(matches!(other, Err(Error::NotEmpty { .. })), "{other:?}");
@@ -203,4 +212,38 @@ fn default_acl() -> Vec<u8> {
         bytes.extend(id.to_le_bytes());
     }
     bytes
+}
+
+/// Names of one file that are those of several files since, and the other way round.
+#[test]
+fn names_that_parted_or_joined_are_copied() {
+    for content in [["same"; 4], ["one", "two", "three", "four"]] {
+        let two = Two::new();
+        let at = |name: &str| two.source().join(name);
+        let joined = |names: [&str; 4], content: &str| {
+            for name in names {
+                let _ = fs::remove_file(at(name));
+            }
+            fs::write(at(names[0]), content).unwrap();
+            for name in &names[1..] {
+                fs::hard_link(at(names[0]), at(name)).unwrap();
+            }
+        };
+        joined(["a", "b", "c", "d"], content[0]);
+        two.cut();
+        for (name, other, content) in [("c", "d", content[1]), ("a", "b", content[2])] {
+            fs::remove_file(at(name)).unwrap();
+            fs::remove_file(at(other)).unwrap();
+            fs::write(at(name), content).unwrap();
+            fs::hard_link(at(name), at(other)).unwrap();
+        }
+        two.local().unwrap();
+        fs::remove_file(at("d")).unwrap();
+        fs::write(at("d"), content[1]).unwrap();
+        two.local().unwrap();
+        joined(["d", "c", "b", "a"], content[3]);
+        two.local().unwrap();
+        two.clean();
+        two.is_equal("joined");
+    }
 }
