@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::record::{self, CHUNK_BYTES, Chunk, Record, VERSION};
 use crate::verify::compare;
 use crate::volume::{Top, begin, finish, is_of_filesystem_at, unprotect};
-use crate::walk::{check, readable, walk_to};
+use crate::walk::{check, key, readable, walk_to};
 
 /// A directory that is filled.
 struct Level {
@@ -64,12 +64,11 @@ pub(crate) fn receive(top: &Top, id: &str, from: &mut impl Read) -> Result<u128>
     let Receiver {
         os, log, progress, ..
     } = receiver;
-    os.syncfs(top.file())
-        .at("make the copy durable", String::new)?;
-    if matches!(top, Top::Device(..)) {
-        os.fsync(top.file())
-            .at("make the copy durable", String::new)?;
-    }
+    let durable = match top {
+        Top::Directory(target) => os.syncfs(target),
+        Top::Device(device, _) => os.fsync(device),
+    };
+    durable.at("make the copy durable", String::new)?;
     let took = begun.elapsed().as_secs_f64();
     eprintln!("copied {} in {took:.2} s", Bytes(progress.done()).rounded());
     let log = log
@@ -147,8 +146,11 @@ impl<'a> Receiver<'a> {
     }
 
     fn path(&self, name: &[u8]) -> String {
-        let names = self.levels.iter().skip(1).map(|level| &*level.name);
-        readable(&names.chain([name]).collect::<Vec<_>>().join(&0))
+        readable(&self.key(name))
+    }
+
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        key(self.levels.iter().map(|level| &*level.name), name)
     }
 
     /// The present directory, and a name in it.
@@ -398,11 +400,6 @@ impl<'a> Receiver<'a> {
         at(attributes::give_flags(&self.os, &file, &attributes), path)
     }
 
-    fn key(&self, name: &[u8]) -> Vec<u8> {
-        let names = self.levels.iter().skip(1).map(|level| &*level.name);
-        names.chain([name]).collect::<Vec<_>>().join(&0)
-    }
-
     fn link(&mut self, name: &[u8], first: &[u8]) -> Result<()> {
         let Top::Directory(top) = self.top else {
             return Err(Error::OtherKind);
@@ -436,7 +433,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Protects the files with several names.
-    fn finish_flags(&mut self) -> Result<()> {
+    fn finish_flags(&self) -> Result<()> {
         let Top::Directory(top) = self.top else {
             return Ok(());
         };
@@ -449,7 +446,7 @@ impl<'a> Receiver<'a> {
                 })?;
             }
         }
-        self.log.flush().doing("write the log of the copy")
+        Ok(())
     }
 }
 

@@ -14,7 +14,7 @@ use twox_hash::xxhash3_128::Hasher;
 
 use crate::attributes;
 use crate::content::Content;
-use crate::fault::{At, Doing, Error, Result, at};
+use crate::fault::{At, Doing, Error, Result, at, stream};
 use crate::record::{self, CHUNK, CHUNK_BYTES, Chunk, Had, Record, VERSION};
 use crate::volume::{Top, device};
 use crate::walk::{Step, Walk};
@@ -170,9 +170,9 @@ impl<R: Read> Already<R> {
             Some(Had::Chunks { path, sums }) => self.next = Some((path, sums)),
             Some(Had::End) => self.is_at_end = true,
             None => {
-                return Err(Error::Stream {
-                    problem: "what the target has is missing: see the message of have",
-                });
+                return Err(stream(
+                    "what the target has is missing: see the message of have",
+                ));
             }
         }
         Ok(())

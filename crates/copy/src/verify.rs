@@ -13,12 +13,12 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::attributes::{self, difference};
 use crate::content::{Content, next_nonzero, read_exact, sum};
-use crate::fault::{At, Doing, Error, Result, at};
+use crate::fault::{At, Doing, Error, Result, at, stream};
 use crate::progress::Progress;
 use crate::record::{self, CHUNK_BYTES, Chunk, Record};
 use crate::send::content_of;
 use crate::volume::{Top, device, is_of_filesystem_at, open_file};
-use crate::walk::{readable, walk_to};
+use crate::walk::{key, readable, walk_to};
 
 struct Level {
     name: Vec<u8>,
@@ -72,9 +72,7 @@ pub(crate) fn compare(top: &Top, mut log: File, progress: &Progress) -> Result<(
         }
         comparison.take(record)?;
     }
-    Err(Error::Stream {
-        problem: "the log of the copy has no end",
-    })
+    Err(stream("the log of the copy has no end"))
 }
 
 fn source(file: OwnedFd, path: impl FnOnce() -> String) -> Result<Source> {
@@ -83,8 +81,8 @@ fn source(file: OwnedFd, path: impl FnOnce() -> String) -> Result<Source> {
 
 impl Comparison<'_> {
     fn path(&self, name: &[u8]) -> String {
-        let names = self.levels.iter().skip(1).map(|level| &*level.name);
-        readable(&names.chain([name]).collect::<Vec<_>>().join(&0))
+        let levels = self.levels.iter().map(|level| &*level.name);
+        readable(&key(levels, name))
     }
 
     fn differs(&self, name: &[u8], what: &'static str) -> Error {
@@ -94,9 +92,7 @@ impl Comparison<'_> {
 
     fn dir(&self) -> Result<&OwnedFd> {
         let dir = self.levels.last().map(|level| &level.dir.inode);
-        dir.ok_or(Error::Stream {
-            problem: "the log of the copy leaves the top",
-        })
+        dir.ok_or_else(|| stream("the log of the copy leaves the top"))
     }
 
     fn take(&mut self, record: Record) -> Result<()> {

@@ -16,6 +16,8 @@ use crate::record::CHUNK_BYTES;
 /// The extended attribute of a target's top with the id of its copy, from its beginning until it is cleaned. It changes
 /// no time, and no entry of the target belongs to the copy.
 pub(crate) const MARK: &CStr = c"trusted.rootcellar.copy";
+/// The directory that each filesystem of the ext family makes.
+const LOST_AND_FOUND: &str = "lost+found";
 /// The inode number of `lost+found` in each filesystem of the ext family.
 const LOST_AND_FOUND_INODE: u64 = 11;
 /// The inode number of the root of such a filesystem.
@@ -230,7 +232,7 @@ pub(crate) fn open_file(dir: &OwnedFd, name: &OsStr) -> std::result::Result<Owne
 /// Whether an entry of the top is the `lost+found` that its filesystem made, as it made it; that of the target stays.
 pub(crate) fn is_of_filesystem(top: &OwnedFd, name: &OsStr, source: &Source) -> bool {
     let status = &source.status;
-    let is_as_made = name == "lost+found"
+    let is_as_made = name == LOST_AND_FOUND
         && source.kind() == FileType::Directory
         && status.stx_ino == LOST_AND_FOUND_INODE
         && status.stx_mode & 0o7777 == 0o700
@@ -254,6 +256,9 @@ pub(crate) fn is_of_filesystem(top: &OwnedFd, name: &OsStr, source: &Source) -> 
 
 /// The same of a name.
 pub(crate) fn is_of_filesystem_at(top: &OwnedFd, name: &OsStr) -> Result<bool> {
+    if name != LOST_AND_FOUND {
+        return Ok(false);
+    }
     let at = || name.to_string_lossy().into_owned();
     let status: Status = os::status_at(top, name).at("read the status of an entry", at)?;
     if status.file_type != FileType::Directory {

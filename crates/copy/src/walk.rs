@@ -72,9 +72,8 @@ impl Walk {
 
     /// The path of an entry of the present directory, with a NUL between names. So paths sort as the walk goes.
     pub(crate) fn key(&self, name: &OsStr) -> Vec<u8> {
-        let names = self.levels.iter().skip(1).map(|level| &*level.name);
-        let names = names.chain([name]).map(OsStr::as_bytes);
-        names.collect::<Vec<_>>().join(&0)
+        let levels = self.levels.iter().map(|level| level.name.as_bytes());
+        key(levels, name.as_bytes())
     }
 
     /// The same for messages.
@@ -209,6 +208,11 @@ impl Walk {
         }
         self.hasher.write(name);
     }
+}
+
+/// The path of an entry of the last directory, with a NUL between names. The first directory is the top.
+pub(crate) fn key<'a>(levels: impl Iterator<Item = &'a [u8]>, name: &'a [u8]) -> Vec<u8> {
+    levels.skip(1).chain([name]).collect::<Vec<_>>().join(&0)
 }
 
 /// A path with a NUL between its names, for messages.

@@ -16,8 +16,8 @@ mod weigh;
 
 pub use changes::Since;
 pub use copy::{
-    Attributes, CopyFault, CopyWatch, Copying, Key, Links, MAX_LEVELS, Node, Reason as CopyReason,
-    Source, Transfer, can_share,
+    Attributes, CopyFault, CopyWatch, Copying, MAX_LEVELS, Node, Reason as CopyReason, Source,
+    Transfer, can_share,
 };
 pub use remove::{remove, remove_any};
 pub use tag::Tagging;

@@ -38,7 +38,7 @@ pub use fault::{CopyFault, Reason};
 pub use inode::Node;
 use job::Copied;
 pub use job::{CopyWatch, Copying, Transfer};
-pub use links::{Key, Links};
+use links::Links;
 pub use sharing::can_share;
 pub use source::Source;
 

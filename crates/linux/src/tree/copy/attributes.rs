@@ -77,11 +77,6 @@ impl Attributes {
         }
         Ok(())
     }
-
-    /// Sets the flags in addition to those that a copy has, where the filesystem accepts them.
-    pub fn protect(&self, os: &Os, target: impl AsFd) -> Result<(), Fault> {
-        protect(os, target, IFlags::from_bits_truncate(self.flags))
-    }
 }
 
 /// Reads the extended attributes of an inode.

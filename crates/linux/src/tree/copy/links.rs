@@ -7,7 +7,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{IFlags, SeekFrom, seek};
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
 
 use crate::fault::{Fault, InContext};
 use crate::os::{self, At, Os};
@@ -20,11 +19,11 @@ use super::source::Source;
 
 /// Identifies a file with several names, also among files that had the same inode number at other times. It is the name of
 /// the retained copy.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Key(String);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Key(String);
 
 impl Key {
-    pub fn of(source: &Source) -> Self {
+    pub(super) fn of(source: &Source) -> Self {
         let status = &source.status;
         let (major, minor, inode) = (status.stx_dev_major, status.stx_dev_minor, status.stx_ino);
         let born = status.stx_btime;
@@ -34,12 +33,6 @@ impl Key {
         Self(format!(
             "{major:x}-{minor:x}-{inode:x}-{seconds:x}-{nanoseconds:x}-{flags:x}"
         ))
-    }
-
-    /// Whether it can be a name in the directory of the retained copies. One that was received may be anything.
-    pub fn is_valid(&self) -> bool {
-        let allowed = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'-';
-        !self.0.is_empty() && self.0.as_bytes().iter().all(allowed)
     }
 
     /// The flags of the file.
@@ -57,19 +50,19 @@ fn flags_in(name: &OsStr) -> IFlags {
 
 /// The retained copies of files with several names.
 #[derive(Debug)]
-pub struct Links {
+pub(super) struct Links {
     /// It is in the copy, where the same quota applies and a link can be made.
     dir: OwnedFd,
 }
 
 impl Links {
     /// Retains copies in a directory.
-    pub fn new(dir: OwnedFd) -> Self {
+    pub(super) fn new(dir: OwnedFd) -> Self {
         Self { dir }
     }
 
     /// Links a name to the retained copy of a file; false if there is no such copy.
-    pub fn link(&self, os: &Os, key: &Key, name: At<'_>) -> Result<bool, Fault> {
+    pub(super) fn link(&self, os: &Os, key: &Key, name: At<'_>) -> Result<bool, Fault> {
         let linked = match os.link(At::new(&self.dir, &key.0), name) {
             // The copy has as many names as a file can have, so it gives up the one here.
             Err(Errno::MLINK) => {
@@ -91,7 +84,7 @@ impl Links {
     }
 
     /// Retains a copy for the other names, in place of another one with this key.
-    pub fn retain(&self, os: &Os, copy: At<'_>, key: &Key) -> Result<(), Fault> {
+    pub(super) fn retain(&self, os: &Os, copy: At<'_>, key: &Key) -> Result<(), Fault> {
         const RETAIN: &str = "retain a file for its other names";
         match os.link(copy, At::new(&self.dir, &key.0)) {
             Err(Errno::EXIST) => {
@@ -103,7 +96,7 @@ impl Links {
     }
 
     /// Empties the directory, and sets the flags of each retained copy.
-    pub fn finish(&self, os: &Os, watch: &dyn CopyWatch) -> Result<(), Reason> {
+    pub(super) fn finish(&self, os: &Os, watch: &dyn CopyWatch) -> Result<(), Reason> {
         const LIST: &str = "list the directory for links";
         loop {
             // From the beginning each time, because reading may skip entries of a directory that
