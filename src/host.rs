@@ -3,13 +3,11 @@
 //! It runs in the mount namespace of the host, because a rename works only within one mount. One exchange
 //! moves the directory into the pool and leaves a file at its path, so that a pod of its old
 //! `PersistentVolume` cannot start on an empty directory. A directory that cannot be renamed into the pool
-//! is exchanged with a file beside it, and copied. `volume::conversion` has the server's side.
+//! is refused. `volume::conversion` has the server's side.
 
 mod apart;
-mod copy;
 mod export;
 mod import;
-mod kind;
 mod place;
 
 use std::ffi::OsString;
@@ -146,12 +144,7 @@ impl HostPath {
     /// Measures the directory, and refuses one that cannot be moved as it is.
     pub fn inspect(&self, show: Option<Show>) -> Result<Content> {
         let fault = |errno: Errno| PathFault::at("read", &self.path)(errno);
-        let top = if self.is_mount {
-            os::open_node(&self.path).and_then(|top| os::open_source_dir(top, "."))
-        } else {
-            os::open_source_dir(&self.parent, &self.name)
-        };
-        let top = top.map_err(fault)?;
+        let top = os::open_source_dir(&self.parent, &self.name).map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
         self.check_top(&status)?;
         let nodatacow = os::is_kept_in_place(&top).map_err(fault)?;
@@ -266,28 +259,16 @@ fn check_unused(path: &Path, users: Users) -> Result<()> {
             return Err(HostRefusal::UsersUnknown { at, fault }.into());
         }
     };
-    refuse_used(path, used)
-}
-
-/// Refuses a directory in which a file is open for writing. It examines every entry of the tree, and no process.
-fn check_not_written(path: &Path, users: Users) -> Result<()> {
-    match users {
-        Users::Ignore => Ok(()),
-        Users::Check => refuse_used(path, find_open(path, &OpenFiles::default())?),
-    }
+    used.map_or(Ok(()), |user| {
+        let at = path.to_owned();
+        Err(HostRefusal::InUse { at, user }.into())
+    })
 }
 
 fn find_open(path: &Path, files: &OpenFiles) -> Result<Option<String>> {
     let top = os::open_node(path);
     let found = top.and_then(|top| tree::find_open(top, path, files, &|| ()));
     Ok(found.map_err(PathFault::at("look for open files in", path))?)
-}
-
-fn refuse_used(path: &Path, used: Option<String>) -> Result<()> {
-    used.map_or(Ok(()), |user| {
-        let at = path.to_owned();
-        Err(HostRefusal::InUse { at, user }.into())
-    })
 }
 
 /// Finds out what is at a path, and refuses what is neither a directory nor the file of an import.

@@ -40,7 +40,7 @@ mod work;
 mod works;
 
 pub use adopt::{Adopted, adopt, retire};
-pub use advance::{Advance, CopiedBytes, Unit};
+pub use advance::{Advance, Unit};
 pub use base::Pool;
 pub use caller::Caller;
 pub use copies::origin::CopyPolicy;

@@ -123,11 +123,9 @@ impl Rpc {
 
 /// Declares a service and implements it for a module of generated code. Each line is a method, with its request and
 /// the required field that names its object, its response, its properties and its work, a function of [`Call`].
-/// Methods of another shape follow in braces.
 macro_rules! service {
     ($(#[$meta:meta])* $name:ident: $module:ident::$service:ident {
         $($method:ident($request:ident $(: $object:ident)?) -> $response:ident, $rpc:expr, $work:expr;)*
-        $({ $($other:tt)* })?
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone)]
@@ -151,7 +149,6 @@ macro_rules! service {
                 };
                 self.0.run(Rpc { name, ..$rpc }, object, work).await
             })*
-            $($($other)*)?
         }
     };
 }

@@ -34,7 +34,7 @@ pub use crate::pool::{
 };
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
-pub use conversion::{Export, Fill, GoesOn, ImportPlace, ImportRequest, ImportState, NewImport};
+pub use conversion::{Export, ImportPlace, ImportRequest, ImportState, NewImport};
 pub use expand::ExpandRequest;
 pub use kept::{UndeleteRequest, Undeleted};
 pub use label::Labelled;

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
 use crate::pool::incoming::{IncomingEntry, lock, names};
+use crate::pool::layout;
 use crate::pool::record::Unreadable;
-use crate::pool::{VolumeRecord, layout};
 
 use super::examination::Examination;
 use super::report::{About, Level};
@@ -30,7 +30,12 @@ impl Examination<'_> {
         }
         for name in names(&incoming).context("list the imports")? {
             let (what, remedy) = match IncomingEntry::open(&incoming, &name) {
-                Ok(Some(entry)) if entry.progress().is_unfinished() => waiting(&entry.record),
+                Ok(Some(entry)) if entry.progress().is_unfinished() => {
+                    match entry.unfinished_copy(&self.options.path) {
+                        Some(copy) => (copy.what, copy.remedy),
+                        None => waiting(&entry, &self.options.path),
+                    }
+                }
                 Ok(_) => continue,
                 Err(Unreadable::Fault(fault)) => return Err(fault),
                 Err(Unreadable::Damaged(damage)) => {
@@ -48,16 +53,32 @@ impl Examination<'_> {
     }
 }
 
-fn waiting(record: &VolumeRecord) -> (String, String) {
-    let id = record.id;
+/// An entry that waits, in the pool at this path, and its remedy.
+fn waiting(entry: &IncomingEntry, pool: &Path) -> (String, String) {
+    let (record, id) = (&entry.record, entry.record.id);
     match &record.origin {
+        // An earlier version began to copy it to the host.
+        Some(origin) if entry.is_counted() => (
+            format!("volume {id} waits to become {} again", origin.path),
+            "run its import again, which makes it the volume".to_owned(),
+        ),
         Some(origin) => (
             format!("{} waits to become volume {id}, or was it", origin.path),
             format!("run the interrupted import again, or rootcellar volume export {id}"),
         ),
-        None => (
-            format!("the data of volume {id} waits for its export"),
-            format!("rootcellar volume export {id} --to DIR"),
-        ),
+        None => {
+            let at = entry.path(pool);
+            let remedy = if entry.is_counted() {
+                format!(
+                    "copy {} to where it belongs and remove {}, or export it with the version that began this",
+                    at.join(layout::DATA).display(),
+                    at.display()
+                )
+            } else {
+                format!("rootcellar volume export {id} --to DIR")
+            };
+            let what = format!("the data of volume {id} waits for its export");
+            (what, remedy)
+        }
     }
 }

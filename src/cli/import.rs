@@ -19,8 +19,8 @@ use super::manifest::{parse_claim, parse_size};
 use super::output::print;
 use super::progress;
 use crate::error::{Error, Refusal, Result};
-use crate::host::{ExportTo, Import, Imported, Show};
-use crate::pool::{ImportMethod, KubernetesFields, Sharing};
+use crate::host::{ExportTo, Import, Imported};
+use crate::pool::{KubernetesFields, Sharing};
 
 use connection::Connection;
 
@@ -165,11 +165,6 @@ fn start_log() {
     let _ = subscriber.without_time().with_target(false).try_init();
 }
 
-/// The function that shows progress, if there is a terminal.
-fn shown() -> Option<Show> {
-    progress::is_shown().then_some(progress::show)
-}
-
 pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     args.check()?;
     start_log();
@@ -177,17 +172,13 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     let mut server = Connection::new(args.server.connect()?);
     let directory = args.directory.display();
     match args.import().run(&mut server)? {
-        Imported::Done(id, None) => print(format_args!("{directory} is volume {id} now"))?,
-        Imported::Done(id, Some(former)) => print(format_args!(
-            "{directory} is volume {id} now; its former content is still in {}",
-            former.display()
-        ))?,
-        Imported::Possible(id, by, Some(content)) => print(format_args!(
-            "{directory} can become volume {id} by {by}: it uses {} of {} in {} files and directories",
+        Imported::Done(id) => print(format_args!("{directory} is volume {id} now"))?,
+        Imported::Possible(id, Some(content)) => print(format_args!(
+            "{directory} can become volume {id}: it uses {} of {} in {} files and directories",
             content.bytes, args.size, content.inodes
         ))?,
-        Imported::Possible(id, by, None) => print(format_args!(
-            "{directory} was taken by an interrupted import, and can become volume {id} by {by}"
+        Imported::Possible(id, None) => print(format_args!(
+            "{directory} was taken by an interrupted import, and can become volume {id}"
         ))?,
     }
     Ok(true)
@@ -204,7 +195,6 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
         to: args.to.clone(),
         users: args.host.users(),
         dry_run: args.host.dry_run,
-        show: shown(),
     };
     let exported = export.run(&mut server)?;
     let path = exported.path.display();
@@ -213,14 +203,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
             "volume {id} was exported before: it is the directory {path}"
         ))?;
     } else if args.host.dry_run {
-        let by = if exported.is_copy {
-            ImportMethod::Copy
-        } else {
-            ImportMethod::Rename
-        };
-        print(format_args!(
-            "volume {id} can become the directory {path} by {by}"
-        ))?;
+        print(format_args!("volume {id} can become the directory {path}"))?;
     } else {
         print(format_args!("volume {id} is the directory {path} now"))?;
     }
@@ -262,7 +245,7 @@ impl ImportArgs {
             access_modes: access_modes.map(AccessMode::from).collect(),
             users: self.host.users(),
             dry_run: self.host.dry_run,
-            show: shown(),
+            show: progress::is_shown().then_some(progress::show),
         }
     }
 }

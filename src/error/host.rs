@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use linux::mount::UsersUnknown;
-use linux::tree::CopyFault;
-use objects::{Bytes, PoolId, VolumeId, VolumeName};
+use objects::{PoolId, VolumeId, VolumeName};
 use rustix::io::Errno;
 
 /// An error of any layer, whose text is a part of another.
@@ -57,6 +56,16 @@ pub enum HostRefusal {
          cross mounts; name the directory by its path on the pool's mount"
     )]
     TwoMounts { at: PathBuf, pool: PathBuf },
+    #[error(
+        "{at} is a mount, or on another filesystem or subvolume than the pool at {pool}, so it cannot be renamed \
+         into the pool; `rootcellar-migrate claim` copies its claim into a new volume"
+    )]
+    FromElsewhere { at: PathBuf, pool: PathBuf },
+    #[error(
+        "{at} is on another filesystem or subvolume than the pool at {pool}, so no volume can be renamed to it; \
+         choose a path on the pool's mount with --to, and copy the directory from there"
+    )]
+    ToElsewhere { at: PathBuf, pool: PathBuf },
     /// Somebody made it meanwhile.
     #[error("{at} is a directory now")]
     DirectoryNow { at: PathBuf },
@@ -96,18 +105,6 @@ pub enum HostRefusal {
          {id}` to finish that"
     )]
     ExportWaits { id: VolumeId, name: VolumeName },
-    #[error("volume {id} was exported to {at}; run `rootcellar volume export {id}` to finish that")]
-    ExportUnfinished { id: VolumeId, at: PathBuf },
-    #[error(
-        "{refused}; and the directory is still at {at}, because of this: {error}; run this command again, \
-         or `rootcellar volume export {id}`"
-    )]
-    NotBroughtBack {
-        refused: Cause,
-        error: Cause,
-        at: PathBuf,
-        id: VolumeId,
-    },
     #[error("{refused}; {at} is in the pool now, so run this command again")]
     Taken { refused: Cause, at: PathBuf },
     #[error(
@@ -118,46 +115,6 @@ pub enum HostRefusal {
         "{at} is the file of another import, as its text says; use the name and the pool of that"
     )]
     Notice { at: PathBuf },
-    #[error(
-        "volume {id} is a copy of {at}, which is writable again, so its files may be newer; delete the \
-         volume to copy them, or run `mount -o remount,bind,ro {at}` to keep it"
-    )]
-    Writable { id: VolumeId, at: PathBuf },
     #[error("{at} became volume {id}, and is a directory again; move that elsewhere")]
     DirectoryAgain { at: PathBuf, id: VolumeId },
-    #[error("{at} was a mount when its import began; mount it again")]
-    NoMount { at: PathBuf },
-    #[error(
-        "{at} is a directory again, and {former} is the one whose import began; move one of them elsewhere"
-    )]
-    TwoDirectories { at: PathBuf, former: PathBuf },
-    #[error("{at} is not the directory whose import began, and {former} is missing")]
-    OtherDirectory { at: PathBuf, former: PathBuf },
-    /// The way back of a directory.
-    #[error("{at} is the file of another import")]
-    NoticeNow { at: PathBuf },
-    #[error("{at} is missing; mount its disk")]
-    Missing { at: PathBuf },
-    #[error("{at} changed while it was copied; stop the processes that use it")]
-    Changed { at: PathBuf },
-    #[error("{at} was replaced meanwhile; run this command again")]
-    Replaced { at: PathBuf },
-    #[error("{at} has files that are open for writing; stop their processes")]
-    Written { at: PathBuf },
-    #[error("{count} entries of {at} vanished while it was copied; stop the processes that use it")]
-    Vanished { count: u64, at: PathBuf },
-    #[error(
-        "{at} occupies more than the size, {size}; delete files, or import it with a larger --size"
-    )]
-    OverSize { at: PathBuf, size: Bytes },
-    #[error("cannot copy {at}: {fault}")]
-    NotCopied { at: PathBuf, fault: CopyFault },
-    #[error("cannot copy {at}: {fault}; free space in the pool, or import it with a larger --size")]
-    PoolFull { at: PathBuf, fault: CopyFault },
-    #[error("cannot copy {at}: {fault}; free space beside {to}")]
-    DiskFull {
-        at: PathBuf,
-        fault: CopyFault,
-        to: PathBuf,
-    },
 }

@@ -145,18 +145,11 @@ pub enum Refusal {
          takes it"
     )]
     NoImport { pool: PoolName, name: VolumeName },
-    #[error(
-        "pool {pool} awaits no directory that shall be copied as volume {name:?}; `rootcellar volume \
-         import` begins that"
-    )]
-    NoCopy { pool: PoolName, name: VolumeName },
     #[error("volume {id} has the name {name} already, and was not imported; choose another --name")]
     NotImported { id: VolumeId, name: VolumeName },
     /// Another import of the name was in another pool.
     #[error("volume {id} has the name {name} already; choose another --name")]
     NameTaken { id: VolumeId, name: VolumeName },
-    #[error("the command ended before the directory was copied")]
-    HungUp,
     /// The answer of the server to a command.
     #[error("{0}")]
     Server(String),

@@ -8,25 +8,21 @@ use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 
 use crate::error::{Code, Error, HostRefusal, Operation, Result};
-use crate::pool::incoming::{IncomingEntry, Progress};
+use crate::pool::incoming::IncomingEntry;
 use crate::pool::{
     ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
 };
-use crate::volume::{Export, Fill, ImportPlace, ImportRequest, ImportState, NewImport, Volumes};
+use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, NewImport, Volumes};
 
 use super::apart::check_apart;
-use super::copy::Original;
-use super::kind::Kind;
 use super::place::HostPool;
-use super::{Content, Found, HostPath, Show, check_no_mounts, check_not_written, check_unused};
+use super::{Content, Found, HostPath, Show, check_no_mounts, check_unused};
 
 /// The server's side: the volumes themselves, or a connection to them.
 pub trait ImportServer {
     fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace>;
     fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId>;
-    fn import_copy(&mut self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId>;
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export>;
-    fn drop_export(&mut self, id: &str) -> Result<()>;
 }
 
 impl ImportServer for &Volumes {
@@ -38,16 +34,8 @@ impl ImportServer for &Volumes {
         Volumes::import(self, pool, name)
     }
 
-    fn import_copy(&mut self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
-        Volumes::import_copy(self, pool, name, fill)
-    }
-
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
         Volumes::export(self, id, dry_run)
-    }
-
-    fn drop_export(&mut self, id: &str) -> Result<()> {
-        Volumes::drop_export(self, id)
     }
 }
 
@@ -74,11 +62,10 @@ pub struct Import {
 /// The outcome of an import.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Imported {
-    /// The directory can become the volume, in this way. It has this content, unless an earlier import
-    /// took it.
-    Possible(VolumeId, ImportMethod, Option<Content>),
-    /// It is the volume. If it was copied, its former content is at this path.
-    Done(VolumeId, Option<PathBuf>),
+    /// The directory can become the volume. It has this content, unless an earlier import took it.
+    Possible(VolumeId, Option<Content>),
+    /// It is the volume.
+    Done(VolumeId),
 }
 
 impl Import {
@@ -97,14 +84,13 @@ impl Import {
                 self.go_on(server, &pool, &at, entry)
             }
             ImportState::Imported(from) if at.path == Path::new(from) => {
-                check_left(&at, id)?;
-                let done = Imported::Done(id, at.is_mount.then(|| at.path.clone()));
-                if self.dry_run {
-                    return Ok(done);
+                if at.found == Found::Directory {
+                    return Err(HostRefusal::DirectoryAgain { at: at.path, id }.into());
                 }
-                // An import by copy may have left its entry.
-                pool.clear(id)?;
-                server.import(&self.pool, &self.name).map(|_| done)
+                if !self.dry_run {
+                    server.import(&self.pool, &self.name)?;
+                }
+                Ok(Imported::Done(id))
             }
             ImportState::Imported(from) => {
                 let (name, from) = (self.name.clone(), from.clone());
@@ -123,11 +109,10 @@ impl Import {
     ) -> Result<Imported> {
         check_is_directory(at)?;
         check_apart(&at.path, &place.taken)?;
-        let by = if pool.renames(at)? && place.renames {
-            ImportMethod::Rename
-        } else {
-            ImportMethod::Copy
-        };
+        if !pool.renames(at)? {
+            let (at, pool) = (at.path.clone(), place.pool.clone());
+            return Err(HostRefusal::FromElsewhere { at, pool }.into());
+        }
         check_no_mounts(&at.path)?;
         let content = at.inspect(self.show)?;
         // The server's only permission, before anybody stops the processes of the directory in vain.
@@ -135,7 +120,6 @@ impl Import {
             size: self.size,
             used: content.bytes,
             inodes: content.inodes,
-            by,
         })))?;
         if permitted.state != ImportState::New {
             let name = self.name.clone();
@@ -145,19 +129,10 @@ impl Import {
         check_unused(&at.path, self.users)?;
         let id = place.id;
         if self.dry_run {
-            return Ok(Imported::Possible(id, by, Some(content)));
+            return Ok(Imported::Possible(id, Some(content)));
         }
-        let record = self.record(id, at, by, content);
-        match by {
-            ImportMethod::Rename => {
-                let taken = pool.take(at, record)?;
-                self.finish(server, pool, at, &taken)
-            }
-            ImportMethod::Copy => {
-                let entry = pool.await_copy(record, Kind::of(at)?)?;
-                self.copy(server, pool, at, &entry, Some(content.bytes))
-            }
-        }
+        let taken = pool.take(at, self.record(id, at, content))?;
+        self.finish(server, pool, at, &taken)
     }
 
     /// Goes on with a directory that an interrupted import took.
@@ -178,80 +153,15 @@ impl Import {
                 None => HostRefusal::ExportWaits { id, name }.into(),
             });
         }
-        let by = origin.map_or(ImportMethod::Rename, |origin| origin.by);
-        if entry.copied_to().is_some() || at.has_copy(id, entry.name()) {
-            let at = at.path.clone();
-            return Err(HostRefusal::ExportUnfinished { id, at }.into());
-        }
         if self.dry_run {
-            return Ok(Imported::Possible(id, by, None));
+            return Ok(Imported::Possible(id, None));
         }
         let mut renewed = self.renewed(entry.record.clone());
         renewed.parameters.sharing = self.sharing;
         if renewed != entry.record {
             pool.rewrite(&mut entry, renewed)?;
         }
-        if entry.progress() == Progress::AwaitsCopy {
-            return self.copy(server, pool, at, &entry, None);
-        }
         self.finish(server, pool, at, &entry)
-    }
-
-    /// Copies the directory into a new volume, or leaves it as it was. The bytes of one whose import was
-    /// interrupted are unknown.
-    fn copy(
-        &self,
-        server: &mut impl ImportServer,
-        pool: &HostPool,
-        at: &HostPath,
-        entry: &IncomingEntry,
-        total: Option<Bytes>,
-    ) -> Result<Imported> {
-        let (id, size) = (entry.record.id, entry.record.size_bytes);
-        let original = Original::of(at, entry)?;
-        let path = original.path();
-        let set_aside = original.set_aside(&self.os, pool.path());
-        let copied = set_aside.and_then(|()| {
-            // A process may have opened it until it was set aside, or since the interruption.
-            check_unused(&path, self.users)?;
-            server.import_copy(&self.pool, &self.name, &mut |data, goes_on| {
-                let target = pool.open_below(data)?;
-                original.copy(&self.os, &target, size, total, self.show, goes_on)?;
-                if original.is_apart() {
-                    // Since that scan, a process can open it only by its name beside the path. One that still
-                    // has a file open there may write what the copy lacks.
-                    return check_not_written(&path, self.users);
-                }
-                // A pod may have started on the mount during the copy.
-                check_unused(&path, self.users)
-            })
-        });
-        let refused = match copied {
-            Ok(id) => {
-                pool.remove(entry)?;
-                return Ok(Imported::Done(id, Some(path)));
-            }
-            Err(refused) => refused,
-        };
-        // The directory comes back only if it is certain that there is no volume.
-        let is_waiting = |place: ImportPlace| matches!(place.state, ImportState::Waiting(_));
-        if is_undecided(&refused) || !self.find(server).is_ok_and(is_waiting) {
-            return Err(refused.unfinished());
-        }
-        let back = HostPath::open(&at.path).and_then(|at| {
-            let at = &at;
-            Original { at, ..original }.bring_back(&self.os)
-        });
-        match back.and_then(|()| pool.remove(entry)) {
-            Ok(()) => Err(refused),
-            Err(error) => Err(HostRefusal::NotBroughtBack {
-                refused: refused.into(),
-                error: error.into(),
-                at: path,
-                id,
-            }
-            .into()),
-        }
     }
 
     /// Has the server make the tree a volume, or gives it back.
@@ -266,7 +176,7 @@ impl Import {
         let unused = check_unused(&pool.tree(taken), self.users);
         let done = unused.and_then(|()| server.import(&self.pool, &self.name));
         let refused = match done {
-            Ok(id) => return Ok(Imported::Done(id, None)),
+            Ok(id) => return Ok(Imported::Done(id)),
             // The server may be at work on the tree.
             Err(error) if is_undecided(&error) => return Err(error.unfinished()),
             Err(refused) => refused,
@@ -311,13 +221,7 @@ impl Import {
         }
     }
 
-    fn record(
-        &self,
-        id: VolumeId,
-        at: &HostPath,
-        by: ImportMethod,
-        content: Content,
-    ) -> VolumeRecord {
+    fn record(&self, id: VolumeId, at: &HostPath, content: Content) -> VolumeRecord {
         let new = VolumeRecord::new(id, self.name.clone());
         self.renewed(VolumeRecord {
             parameters: Parameters {
@@ -330,7 +234,7 @@ impl Import {
             origin: Some(ImportOrigin {
                 path: at.path.display().to_string(),
                 imported_at: new.created_at,
-                by,
+                by: ImportMethod::Rename,
             }),
             ..new
         })
@@ -347,19 +251,6 @@ fn check_is_directory(at: &HostPath) -> Result<()> {
             let problem = format!("{} does not exist", path.display());
             Err(Error::invalid("directory", problem))
         }
-    }
-}
-
-/// Refuses the path of a volume where files may have been written since its import.
-fn check_left(at: &HostPath, id: VolumeId) -> Result<()> {
-    if at.found != Found::Directory {
-        return Ok(());
-    }
-    let (kind, at) = (Kind::of(at)?, at.path.clone());
-    match kind {
-        Kind::ReadOnlyMount => Ok(()),
-        Kind::Mount => Err(HostRefusal::Writable { id, at }.into()),
-        Kind::Directory => Err(HostRefusal::DirectoryAgain { at, id }.into()),
     }
 }
 

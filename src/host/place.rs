@@ -12,11 +12,10 @@ use rustix::io::Errno;
 
 use crate::error::{HostRefusal, Result};
 use crate::pool::Marker;
-use crate::pool::incoming::{IncomingEntry, Progress, lock, names};
+use crate::pool::incoming::{IncomingEntry, Progress, lock};
 use crate::pool::record::Unreadable;
 use crate::pool::{Record, VolumeRecord, layout, record};
 
-use super::kind::Kind;
 use super::{HostPath, keep_times, make_file, notice};
 
 /// A pool, as the host sees it.
@@ -59,30 +58,9 @@ impl HostPool {
         })
     }
 
-    /// Its path.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// The path of the tree of an entry.
     pub(super) fn tree(&self, entry: &IncomingEntry) -> PathBuf {
-        let parts = [layout::META, layout::INCOMING, entry.name(), layout::DATA];
-        parts
-            .iter()
-            .fold(self.path.clone(), |path, part| path.join(part))
-    }
-
-    pub(super) fn open_tree(&self, entry: &IncomingEntry) -> Result<OwnedFd> {
-        let opened = os::open_dir(&entry.dir, layout::DATA);
-        Ok(opened.map_err(PathFault::at("open", &self.tree(entry)))?)
-    }
-
-    /// Opens a directory in the pool by its absolute path.
-    pub(super) fn open_below(&self, path: &Path) -> Result<OwnedFd> {
-        let fault = |errno: Errno| PathFault::at("open", path)(errno);
-        let below = path.strip_prefix(&self.path).unwrap_or(path);
-        let root = os::open_path(&self.path).map_err(fault)?;
-        Ok(os::open_dir(&root, below).map_err(fault)?)
+        entry.path(&self.path).join(layout::DATA)
     }
 
     /// Opens an entry of the directory of imports.
@@ -113,7 +91,7 @@ impl HostPool {
         }
     }
 
-    /// Whether a directory can be renamed between a path and the pool. Otherwise it is copied.
+    /// Whether the filesystem can rename a directory between a path and the pool.
     pub(super) fn renames(&self, at: &HostPath) -> Result<bool> {
         let fault = |errno: Errno| PathFault::at("inspect", &self.path)(errno);
         let pool = self
@@ -141,17 +119,10 @@ impl HostPool {
         Ok(true)
     }
 
-    /// Makes an entry for a directory of this kind that shall be copied, durably. The record is that of the
-    /// volume that it becomes.
-    pub(super) fn await_copy(&self, record: VolumeRecord, kind: Kind) -> Result<IncomingEntry> {
-        self.make_entry(record, layout::TO_COPY, 0o600, kind.as_str())
-    }
-
     /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
     /// volume that it becomes.
     pub(super) fn take(&self, at: &HostPath, record: VolumeRecord) -> Result<IncomingEntry> {
-        let text = notice(record.id, &self.path);
-        let entry = self.make_entry(record, layout::DATA, 0o444, &text)?;
+        let entry = self.make_entry(record)?;
         let path = At::new(&at.parent, &at.name);
         let moved = keep_times(&self.os, path, || {
             self.os.exchange(path, At::new(&entry.dir, layout::DATA))
@@ -165,24 +136,18 @@ impl HostPool {
         Ok(entry)
     }
 
-    /// Makes an entry with its record and a file, durably.
-    fn make_entry(
-        &self,
-        record: VolumeRecord,
-        file: &str,
-        permissions: u32,
-        text: &str,
-    ) -> Result<IncomingEntry> {
+    /// Makes an entry with its record and the file for the path of the directory, durably.
+    fn make_entry(&self, record: VolumeRecord) -> Result<IncomingEntry> {
         self.forget_export(record.id)?;
-        let os = &self.os;
+        let (os, text) = (&self.os, notice(record.id, &self.path));
         let made = IncomingEntry::make(os, self.open_incoming()?, record);
         let entry = made.map_err(|errno| self.fault(Fault::new("make a directory in", errno)))?;
         // The record first, so that an entry with that file has one.
         let filled =
             record::write_new(os, &entry.dir, VolumeRecord::FILE, &entry.record).and_then(|()| {
-                let file = At::new(&entry.dir, file);
+                let file = At::new(&entry.dir, layout::DATA);
                 let written =
-                    make_file(os, file, permissions, text.as_bytes()).and_then(|()| entry.sync(os));
+                    make_file(os, file, 0o444, text.as_bytes()).and_then(|()| entry.sync(os));
                 written.map_err(|errno| Fault::new("write", errno))
             });
         if let Err(fault) = filled {
@@ -190,45 +155,6 @@ impl HostPool {
             return Err(self.fault(fault));
         }
         Ok(entry)
-    }
-
-    /// Removes the entries of a volume that are left of imports by copy.
-    pub(super) fn clear(&self, id: VolumeId) -> Result<()> {
-        let incoming = self.open_incoming()?;
-        let listed = names(&incoming).map_err(|errno| Fault::new("list the imports in", errno));
-        for name in listed.map_err(|fault| self.fault(fault))? {
-            match IncomingEntry::open(&incoming, &name) {
-                Ok(Some(entry))
-                    if entry.record.id == id && entry.progress() == Progress::AwaitsCopy =>
-                {
-                    self.remove(&entry)?;
-                }
-                Ok(_) | Err(Unreadable::Damaged(_)) => {}
-                Err(Unreadable::Fault(fault)) => return Err(self.fault(fault)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Notes durably that a tree was copied to a path of the host.
-    pub(super) fn mark_copied(&self, entry: &mut IncomingEntry, path: &Path) -> Result<()> {
-        if entry.record.enforcing {
-            // The tree of an interrupted import has no quota id yet, and another volume may have it.
-            let record = VolumeRecord {
-                quota_id: None,
-                enforcing: false,
-                ..entry.record.clone()
-            };
-            self.rewrite(entry, record)?;
-        }
-        let path = path.as_os_str().as_bytes();
-        let file = At::new(&entry.dir, layout::COPIED);
-        let marked = match make_file(&self.os, file, 0o600, path) {
-            Err(Errno::EXIST) => Ok(()),
-            made => made,
-        };
-        let synced = marked.and_then(|()| self.os.fsync(&entry.dir));
-        synced.map_err(|errno| self.fault(Fault::new("mark an export in", errno)))
     }
 
     /// Exchanges the directory with the file again; false if the server took it, or if the file is not at

@@ -18,7 +18,7 @@ pub struct Advance {
 
 /// The bytes that a copy has copied so far.
 #[derive(Debug, Default)]
-pub struct CopiedBytes {
+pub(crate) struct CopiedBytes {
     /// The disk usage of the complete files and directories.
     complete: AtomicU64,
     /// The bytes written into files, also into unfinished ones.
@@ -27,20 +27,20 @@ pub struct CopiedBytes {
 
 impl CopiedBytes {
     /// Counts a complete file or directory; returns the disk usage with it.
-    pub fn add(&self, bytes: u64) -> u64 {
+    pub(crate) fn add(&self, bytes: u64) -> u64 {
         let before = self.complete.fetch_add(bytes, Ordering::Relaxed);
         before.saturating_add(bytes)
     }
 
-    pub fn wrote(&self, bytes: u64) {
+    pub(crate) fn wrote(&self, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub fn complete(&self) -> u64 {
+    pub(crate) fn complete(&self) -> u64 {
         self.complete.load(Ordering::Relaxed)
     }
 
-    pub fn advance(&self, total: Option<u64>) -> Advance {
+    pub(crate) fn advance(&self, total: Option<u64>) -> Advance {
         Advance {
             // A large file counts before it is complete; many small ones occupy more than is written.
             done: self.complete().max(self.written.load(Ordering::Relaxed)),

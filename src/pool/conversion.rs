@@ -2,17 +2,16 @@
 //!
 //! The host's side (`crate::host`) makes an entry in the directory of imports with the record that the
 //! volume will have, and exchanges the directory with a file in it. The tree is a volume once it is renamed
-//! into place like any draft. If it cannot be renamed, the host's side copies it into a draft. An export
-//! moves the volume back to the directory of imports.
+//! into place like any draft. An export moves the volume back to the directory of imports.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
-use linux::os::{self, At};
+use linux::os;
 use linux::quota::Enforcement;
 use linux::tree::{self, LinkCount, LinkedFiles, Seen, Weight};
 use objects::{Bytes, VolumeId};
@@ -20,46 +19,41 @@ use rustix::io::Errno;
 
 use crate::pool::base::Pool;
 use crate::pool::draft::Draft;
-use crate::pool::reservation::Reservation;
 use crate::pool::state::reservations::Demand;
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
 use crate::pool::store::incoming::{IncomingEntry, MAX_PATH, names};
 use crate::pool::store::layout;
-use crate::pool::store::record::{Record, Source, Unreadable, VolumeRecord};
+use crate::pool::store::record::{Record, Unreadable, VolumeRecord};
 use crate::pool::store::refusal::{Refusal, Stopped};
-use crate::pool::store::trash::TrashEntry;
 use crate::pool::work::Work;
 
 const MEASURE: &str = "measure a tree";
 
 impl Pool {
-    /// Whether an existing directory can become a volume. Simple quota enforces sizes of new subvolumes only.
-    pub(crate) fn takes_directories(&self) -> bool {
-        self.enforcement() != Enforcement::Squota
+    /// Refuses existing directories in a pool with simple quota, which enforces sizes of new subvolumes only.
+    pub(crate) fn check_takes_directories(&self) -> Result<()> {
+        if self.enforcement() == Enforcement::Squota {
+            let pool = self.name().clone();
+            return Err(Refusal::OnlyNewDirectories { pool }.into());
+        }
+        Ok(())
     }
 
     /// Refuses the import of a tree for which the pool has no free space, or whose size it cannot enforce.
-    /// A tree that is in the pool needs less space than one that is copied.
+    /// Its own bytes need not be free.
     pub(crate) fn check_import(
         &self,
         work: &Work<'_>,
         id: VolumeId,
         size: Bytes,
         tree: &Weight,
-        is_copied: bool,
     ) -> Result<()> {
         let disk = self.disk()?;
         Self::check_tree(&disk, size, tree)?;
-        let demand = if is_copied {
-            Demand::Object(size)
-        } else {
-            let used = tree.bytes;
-            let whole = false;
-            Demand::Tree { size, used, whole }
-        };
-        self.check_new(work, id, demand)
+        let (used, whole) = (tree.bytes, false);
+        self.check_new(work, id, Demand::Tree { size, used, whole })
     }
 
     fn check_tree(disk: &Disk, size: Bytes, tree: &Weight) -> Result<()> {
@@ -107,12 +101,21 @@ impl Pool {
         let Some(entry) = waits.filter(|entry| entry.progress().is_unfinished()) else {
             return Ok(());
         };
+        self.check_no_copy(&entry)?;
         Err(Refusal::WaitingImport {
             pool: self.name().clone(),
             name: entry.record.name,
             id,
         }
         .into())
+    }
+
+    /// Refuses an entry whose copy an earlier version did not end.
+    pub(crate) fn check_no_copy(&self, entry: &IncomingEntry) -> Result<()> {
+        match entry.unfinished_copy(self.path()) {
+            None => Ok(()),
+            Some(copy) => Err(Refusal::UnfinishedCopy(copy).into()),
+        }
     }
 
     /// Makes a tree a volume, visible by one rename and durable on return. If the pool enforces sizes,
@@ -188,51 +191,8 @@ impl Pool {
         }
     }
 
-    /// Makes a volume with a limit, whose content `fill` copies into the directory at a path. It is visible by
-    /// one rename, and durable on return.
-    pub(crate) fn import_copy<E: From<Error>>(
-        &self,
-        reservation: &Reservation<'_>,
-        awaiting: &IncomingEntry,
-        fill: &mut dyn FnMut(&Path) -> Result<(), E>,
-    ) -> Result<Arc<Entry>, E> {
-        let (disk, _) = self.attached()?;
-        let mut record = awaiting.record.clone();
-        let classify = |fault| self.classify(fault);
-        record.enforcement = disk.quota.enforcement();
-        let limit = record.limit(0);
-        let mut draft = Draft::begin(self, &disk)?;
-        let data = self.path().join(draft.data_path());
-        let place = At::new(draft.for_copy(), layout::DATA);
-        let made = disk.quota.create_dir(&self.context.os, place, limit);
-        record.quota_id = made.context("make the copy's data").map_err(classify)?;
-        fill(&data)?;
-        // Copied data is allocated and charged only when it is synced.
-        disk.sync().map_err(classify)?;
-        if !disk.accounts() {
-            let copied = os::open_source_dir(draft.for_copy(), layout::DATA).context(MEASURE);
-            let copied = copied.map_err(classify)?;
-            let used = self.measure_tree(reservation.work, copied, &mut |_| {})?;
-            Self::check_tree(&disk, record.size_bytes, &used)?;
-        }
-        let charge = record.quota_id.map(|id| disk.quota.charge(id)).transpose();
-        let charge = charge.context("ask what a copy uses").map_err(classify)?;
-        // A privileged process such as the one that copied exceeds the limits of ext4.
-        if charge.is_some_and(|charge| charge.exceeds()) {
-            return Err(Error::from(Refusal::CopyOverSize { size: limit }).into());
-        }
-        let entry = draft.commit(record, reservation)?;
-        // The entry awaits nothing any more, and is removed by the host, or by the next start.
-        if let Err(errno) = self.context.os.unlink_any(&awaiting.dir, layout::TO_COPY) {
-            tracing::warn!(pool = %self.name(), %errno, "left the entry of an import");
-        }
-        self.measure_member(&disk);
-        Ok(entry)
-    }
-
-    /// Whether a volume can become a directory of the host by a rename. Otherwise it is copied: only a
-    /// deletion removes the quota id of a subvolume.
-    pub(crate) fn gives_directory(&self, entry: &Entry) -> Result<bool> {
+    /// Refuses a volume that cannot become a directory of the host by a rename.
+    pub(crate) fn check_gives_directory(&self, entry: &Entry) -> Result<()> {
         let (record, disk) = (&entry.record, self.disk()?);
         let id = record.id;
         if record.image.is_some() {
@@ -244,12 +204,25 @@ impl Pool {
         if !record.retains.is_empty() {
             return Err(Refusal::ExportOfCopy { id }.into());
         }
-        let has_removable_id = disk.quota.enforcement() == Enforcement::Project;
-        Ok(record.quota_id().is_none() || has_removable_id)
+        if record.quota_id().is_some() && disk.quota.enforcement() != Enforcement::Project {
+            // Only the deletion of a subvolume removes its quota id.
+            return Err(Refusal::ExportOfCounted { id }.into());
+        }
+        Ok(())
+    }
+
+    /// Refuses a tree in the directory of imports that an earlier version copies to the host.
+    pub(crate) fn check_gives_entry(&self, entry: &IncomingEntry) -> Result<()> {
+        self.check_no_copy(entry)?;
+        if entry.is_counted() {
+            let id = entry.record.id;
+            return Err(Refusal::ExportOfCounted { id }.into());
+        }
+        Ok(())
     }
 
     /// Makes a volume that nobody uses a tree in the directory of imports again, and returns its name there.
-    /// The tree has no limit if it can be renamed. On failure it is a volume, or the request can be repeated.
+    /// The tree has no limit. On failure it is a volume, or the request can be repeated.
     pub(crate) fn export(&self, work: &Work<'_>, entry: &Arc<Entry>) -> Result<String> {
         let (disk, _) = self.attached()?;
         let record = &entry.record;
@@ -293,47 +266,6 @@ impl Pool {
                 Ok(path.map(|path| OsString::from_vec(path).into()))
             }
         }
-    }
-
-    /// Deletes a tree that was copied to a path of the host.
-    pub(crate) fn drop_export(&self, work: &Work<'_>, copied: IncomingEntry) -> Result<()> {
-        let (disk, _) = self.attached()?;
-        let used = if disk.accounts() {
-            Weight::default()
-        } else {
-            let tree = os::open_source_dir(&copied.dir, layout::DATA).context(MEASURE);
-            self.measure_tree(
-                work,
-                tree.map_err(|fault| self.classify(fault))?,
-                &mut |_| {},
-            )?
-        };
-        // Counted before it is moved, because the reclaimer may remove it at once.
-        let trashed = TrashEntry::new(&copied.record);
-        let staged = copied.into_staged();
-        let name = OsStr::new(&staged.name);
-        self.state.add_to_trash(name.to_owned(), trashed);
-        if let Err(fault) = disk.drop_staged(&staged) {
-            self.state.remove_from_trash(name);
-            return Err(self.classify(fault));
-        }
-        if !disk.accounts() {
-            self.move_from_others(&disk, used.bytes);
-        }
-        self.trash.notify();
-        Ok(())
-    }
-
-    /// Reports that the host's copy of a tree goes on, or why it ends.
-    pub(crate) fn copy_goes_on(&self, work: &Work<'_>, id: VolumeId) -> Result<()> {
-        work.advance();
-        if let Some(unavailable) = self.why_unavailable() {
-            return Err(self.unavailable(unavailable));
-        }
-        if self.copies.is_stopped() {
-            return Err(Error::Stopped(Stopped::Copying(Source::Volume(id))));
-        }
-        Ok(())
     }
 
     fn measure_tree(

@@ -9,7 +9,6 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
@@ -131,17 +130,6 @@ impl<'a> Draft<'a> {
             staged,
             content: Content::Import,
         }
-    }
-
-    /// The path of its data, below the pool.
-    pub(super) fn data_path(&self) -> PathBuf {
-        let parts = [
-            layout::META,
-            layout::STAGING,
-            &self.staged.name,
-            layout::DATA,
-        ];
-        parts.iter().collect()
     }
 
     /// The directory of the draft, for a copy as its content.

@@ -43,3 +43,4 @@ pub(crate) mod set;
 pub(crate) mod space;
 pub(crate) mod trash;
 pub(crate) mod unavailable;
+mod unfinished;

@@ -1,6 +1,5 @@
 //! The driver's own service, for the command line.
 
-mod copy;
 mod paths;
 
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Result};
-use crate::pool::{Enforced, ImportMethod, Unit};
+use crate::pool::{Enforced, Unit};
 use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest, Undeleted};
 use paths::{text, texts};
 
@@ -79,7 +78,6 @@ service! {
                     size: Bytes(request.size_bytes),
                     used: Bytes(request.used_bytes),
                     inodes: request.used_inodes,
-                    by: if request.copy { ImportMethod::Copy } else { ImportMethod::Rename },
                 };
                 let place = edge.volumes.check_import(&ImportRequest {
                     pool: request.pool,
@@ -90,7 +88,6 @@ service! {
                     volume_id: place.id.to_string(),
                     pool_path: text(&place.pool)?,
                     pool_id: place.pool_id.to_string(),
-                    renames: place.renames,
                     taken_paths: texts(&place.taken)?,
                     ..Default::default()
                 };
@@ -116,16 +113,9 @@ service! {
                     pool_id: exported.pool_id.to_string(),
                     name: exported.name.unwrap_or_default(),
                     origin: exported.origin.unwrap_or_default(),
-                    renames: exported.renames,
                     exported_to: exported.exported_to.as_deref().map_or(Ok(String::new()), text)?,
                     taken_paths: texts(&exported.taken)?,
                 })
-            };
-
-        drop_export(DropExportRequest: volume_id) -> DropExportResponse,
-            Rpc::write(Operation::Volume), |edge, request| {
-                edge.volumes.drop_export(&request.volume_id)?;
-                Ok(admin::DropExportResponse {})
             };
 
         undelete(UndeleteRequest: id) -> UndeleteResponse,
@@ -154,14 +144,5 @@ service! {
                 let purged = edge.volumes.purge(id)? as u64;
                 Ok(admin::PurgeResponse { purged })
             };
-
-        {
-            async fn copy_volume(
-                &self,
-                request: tonic::Request<tonic::Streaming<admin::CopyVolumeRequest>>,
-            ) -> Answer<copy::Responses> {
-                copy::copy_volume(&self.0, request.into_inner()).await
-            }
-        }
     }
 }

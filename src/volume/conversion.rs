@@ -10,7 +10,7 @@ use objects::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
 use crate::error::{Error, Refusal, Result};
 use crate::pool::incoming::{IncomingEntry, Progress};
-use crate::pool::{self, Entry, ImportMethod, Pool, PoolSet, VolumeRecord};
+use crate::pool::{Entry, Pool, PoolSet, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::parse_id;
 use crate::volume::locate::Location;
@@ -34,7 +34,6 @@ pub struct NewImport {
     pub used: Bytes,
     /// The files and directories in it.
     pub inodes: u64,
-    pub by: ImportMethod,
 }
 
 /// A directory of the host that becomes a volume, or that was one.
@@ -44,8 +43,6 @@ pub struct ImportPlace {
     pub pool_id: PoolId,
     pub id: VolumeId,
     pub state: ImportState,
-    /// Whether the directory can be renamed into the pool. Otherwise it is copied.
-    pub renames: bool,
     /// The directories of pools, sets, the driver and pods. The directory must be apart from them.
     pub taken: Vec<PathBuf>,
 }
@@ -53,7 +50,7 @@ pub struct ImportPlace {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ImportState {
     New,
-    /// The entry of this name in the directory of imports has the tree, or awaits its copy.
+    /// The entry of this name in the directory of imports has the tree.
     Waiting(String),
     /// The directory that was at this path is the volume.
     Imported(String),
@@ -68,8 +65,6 @@ pub struct Export {
     pub name: Option<String>,
     /// The path of the directory before its import.
     pub origin: Option<String>,
-    /// Whether the directory can be renamed out of the pool. Otherwise it is copied.
-    pub renames: bool,
     /// The path of the directory, if the export ended before.
     pub exported_to: Option<PathBuf>,
     /// The directories of pools, sets, the driver and pods. The directory must be in none of them.
@@ -82,7 +77,6 @@ impl Export {
         pool: &Pool,
         record: &VolumeRecord,
         name: Option<String>,
-        renames: bool,
     ) -> Result<Self> {
         let origin = record.origin.as_ref();
         Ok(Self {
@@ -90,27 +84,9 @@ impl Export {
             pool_id: id_of(pool)?,
             name,
             origin: origin.map(|origin| origin.path.clone()),
-            renames,
             exported_to: None,
             taken,
         })
-    }
-}
-
-/// Whether long work of the host goes on; an error says why it ends.
-pub type GoesOn<'g> = &'g (dyn Fn() -> Result<()> + Sync);
-
-/// The host's part of an import by copy: it copies the tree into the empty directory at a path.
-pub type Fill<'f> = &'f mut dyn FnMut(&Path, GoesOn<'_>) -> Result<()>;
-
-enum NotCopied {
-    Host(Error),
-    Pool(pool::Error),
-}
-
-impl From<pool::Error> for NotCopied {
-    fn from(error: pool::Error) -> Self {
-        Self::Pool(error)
     }
 }
 
@@ -127,7 +103,6 @@ impl Volumes {
                 pool_id: id_of(pool)?,
                 id,
                 state,
-                renames: pool.takes_directories(),
                 taken: self.taken_paths(),
             })
         };
@@ -140,8 +115,10 @@ impl Volumes {
         let id = VolumeId::new(id_of(&pool)?, &request.name);
         let waiting = pool.find_incoming(|record| record.id == id)?;
         if let Some(entry) = waiting.filter(|entry| entry.progress().is_unfinished()) {
+            pool.check_no_copy(&entry)?;
             return place(&pool, id, ImportState::Waiting(entry.name().to_owned()));
         }
+        pool.check_takes_directories().map_err(Error::of_new)?;
         if let Some(new) = &request.new {
             let arrival = Arrival::named(Purpose::Import, Some(id), &request.name, &unread);
             self.admit(&pool, &arrival)?;
@@ -150,8 +127,7 @@ impl Volumes {
                 inodes: new.inodes,
                 unseen: None,
             };
-            let is_copied = new.by == ImportMethod::Copy;
-            let checked = pool.check_import(&work, id, new.size, &tree, is_copied);
+            let checked = pool.check_import(&work, id, new.size, &tree);
             checked.map_err(Error::of_new)?;
         }
         place(&pool, id, ImportState::New)
@@ -192,42 +168,6 @@ impl Volumes {
         self.finish_import(&pool, &entry)
     }
 
-    /// Makes a volume with the record of the entry in the directory of imports that awaits the copy of its
-    /// tree. If `fill` fails, or the driver stops, the copy is discarded.
-    pub fn import_copy(&self, pool: &str, name: &VolumeName, fill: Fill<'_>) -> Result<VolumeId> {
-        let _name = self.in_flight.lock_name("volume", name.as_str())?;
-        let unread = self.unread_members();
-        let pool = self.pool_named(pool)?;
-        let id = VolumeId::new(id_of(&pool)?, name);
-        if let Some((_, entry)) = self.served_name::<VolumeRecord>(name)? {
-            check_is_of_import(&entry, id)?;
-            return Ok(id);
-        }
-        let _id = self.in_flight.lock_id(&id.to_string())?;
-        let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
-        let awaits_copy = |entry: &IncomingEntry| entry.progress() == Progress::AwaitsCopy;
-        let Some(awaiting) = waiting.filter(awaits_copy) else {
-            let (pool, name) = (pool.name().clone(), name.clone());
-            return Err(Refusal::NoCopy { pool, name }.into());
-        };
-        // An import that goes on after an interruption asks nothing before.
-        self.admit(
-            &pool,
-            &Arrival::named(Purpose::Import, Some(id), name, &unread),
-        )?;
-        let work = pool.begin()?;
-        let size = awaiting.record.size_bytes;
-        let reservation = pool.reserve::<VolumeRecord>(&work, id, None, size);
-        let reservation = reservation.map_err(Error::of_new)?;
-        let goes_on = || pool.copy_goes_on(&work, id).map_err(Error::of_new);
-        let mut fill = |data: &Path| fill(data, &goes_on).map_err(NotCopied::Host);
-        match pool.import_copy(&reservation, &awaiting, &mut fill) {
-            Ok(entry) => Ok(entry.record.id),
-            Err(NotCopied::Host(error)) => Err(error),
-            Err(NotCopied::Pool(error)) => Err(Error::of_new(error)),
-        }
-    }
-
     /// Makes a volume that is not published a tree in the directory of imports again, or only checks
     /// whether that is possible. It may be repeated.
     pub fn export(&self, id: &str, dry_run: bool) -> Result<Export> {
@@ -242,28 +182,13 @@ impl Volumes {
         let (pool, entry) = self.found(parsed, location)?;
         let work = pool.begin()?;
         self.check_unpublished(&pool, &entry)?;
-        let renames = pool.gives_directory(&entry)?;
+        pool.check_gives_directory(&entry)?;
         let name = if dry_run {
             None
         } else {
             Some(pool.export(&work, &entry)?)
         };
-        Export::new(self.taken_paths(), &pool, &entry.record, name, renames)
-    }
-
-    /// Deletes the tree of a volume whose export has copied it to a path of the host. It may be repeated.
-    pub fn drop_export(&self, id: &str) -> Result<()> {
-        let parsed: VolumeId = parse_id(id)?;
-        let _lock = self.in_flight.lock_to_delete(id)?;
-        for pool in self.pools().iter().filter(|pool| answers(pool)) {
-            let entry = pool.find_incoming(|record| record.id == parsed)?;
-            let is_copied = |entry: &IncomingEntry| entry.progress() == Progress::Copied;
-            if let Some(copied) = entry.filter(is_copied) {
-                let work = pool.begin()?;
-                pool.drop_export(&work, copied)?;
-            }
-        }
-        Ok(())
+        Export::new(self.taken_paths(), &pool, &entry.record, name)
     }
 
     /// A tree that was a volume until an export, or the rest of an export, or its end.
@@ -272,11 +197,9 @@ impl Volumes {
         let answering = || pools.iter().filter(|pool| answers(pool));
         for pool in answering() {
             if let Some(entry) = pool.find_incoming(|record| record.id == id)? {
-                let (name, record) = (entry.name().to_owned(), &entry.record);
-                // The tree of an import has its id only as a volume.
-                let renames = record.quota_id.is_none() || record.enforcing;
-                let taken = self.taken_paths();
-                return Export::new(taken, pool, record, Some(name), renames).map(Some);
+                pool.check_gives_entry(&entry)?;
+                let name = Some(entry.name().to_owned());
+                return Export::new(self.taken_paths(), pool, &entry.record, name).map(Some);
             }
         }
         for pool in answering().filter(|pool| pool.id() == Some(id.pool())) {
@@ -286,7 +209,6 @@ impl Volumes {
                     pool_id: id.pool(),
                     name: None,
                     origin: None,
-                    renames: true,
                     exported_to: Some(path),
                     taken: self.taken_paths(),
                 }));

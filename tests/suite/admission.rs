@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use linux::mount::Users;
 use linux::os::Os;
-use objects::Bytes;
+use objects::{Bytes, ObjectId, VolumeId};
 use rootcellar::error::{Code, Error, Operation, Refusal, Result};
-use rootcellar::host::Import;
-use rootcellar::pool::{ImportMethod, Memory};
+use rootcellar::pool::{ImportMethod, Memory, VolumeRecord};
 use rootcellar::volume::{
     Caller, Class, ExpandRequest, ImportRequest, MEMBER_WAIT, NewImport, Settings, SourceId,
     UndeleteRequest,
 };
-use support::imports::{Lost, import_of, make_tree};
+use support::imports::{make_entry, record_of};
 use support::memory::MemorySet;
 use support::{Fakes, Running, create, directory_of, name, publish, require, snapshot};
 
@@ -194,21 +193,23 @@ impl Scene {
             }
             Waiting => {
                 for volume in NAMES {
-                    let request = self.import_of(volume);
-                    request.run(&mut Lost(self.driver())).unwrap_err();
+                    self.leave(volume);
                 }
             }
         }
     }
 
-    /// The import of a directory that is on another filesystem.
-    fn import_of(&self, volume: &str) -> Import {
-        let old: PathBuf = self.set.path("old").join(volume);
-        make_tree(&old, volume);
-        Import {
-            pool: "set/a".into(),
-            ..import_of(&Os::default(), old, volume, SMALL)
-        }
+    /// Leaves a directory in member a that waits to become a volume.
+    fn leave(&self, volume: &str) {
+        let pools = self.driver().pools();
+        let a = pools.iter().find(|pool| pool.name().as_str() == "set/a");
+        let id = VolumeId::new(a.unwrap().id().unwrap(), &name(volume));
+        let record = VolumeRecord {
+            size_bytes: Bytes(SMALL),
+            ..record_of(id, volume, Path::new("/old"), ImportMethod::Rename)
+        };
+        let entry = make_entry(&self.set.member("a"), &record);
+        fs::create_dir(entry.join("data")).unwrap();
     }
 
     /// Asks member a whether an object may come.
@@ -231,7 +232,6 @@ impl Scene {
                     size: Bytes(SMALL),
                     used: Bytes(1),
                     inodes: 1,
-                    by: ImportMethod::Copy,
                 };
                 let request = ImportRequest {
                     pool: "set/a".into(),

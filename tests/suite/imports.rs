@@ -2,7 +2,8 @@
 
 mod apart;
 mod command;
-mod copies;
+mod earlier;
+mod elsewhere;
 mod moments;
 
 use std::ffi::OsStr;
@@ -21,7 +22,6 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use rootcellar::error::{Code, Operation, Result as Answer};
 use rootcellar::host::{ExportTo, Imported};
-use rootcellar::pool::ImportMethod;
 
 use support::imports::{Lost, assert_tree, export_back, import, import_of, make_tree};
 use support::loops::run;
@@ -131,7 +131,6 @@ fn a_repeated_export_is_told_from_a_mistake() {
             to,
             users: Users::Check,
             dry_run: false,
-            show: None,
         };
         result(export.run(&mut &*host.driver))
     };
@@ -192,9 +191,7 @@ fn a_dry_run_changes_nothing() {
     let host = Host::new();
     let mut request = import_of(&host.os, host.old(), "pvc", SIZE);
     request.dry_run = true;
-    let Imported::Possible(_, ImportMethod::Rename, Some(content)) =
-        request.run(&mut &*host.driver).unwrap()
-    else {
+    let Imported::Possible(_, Some(content)) = request.run(&mut &*host.driver).unwrap() else {
         panic!("it was imported");
     };
     assert_eq!(content.inodes, 4);
@@ -428,7 +425,7 @@ fn a_tree_that_waits_is_finished_with_new_flags() {
     request.dry_run = true;
     let checked = request.run(&mut &*host.driver).unwrap();
     assert!(
-        matches!(checked, Imported::Possible(_, _, None)),
+        matches!(checked, Imported::Possible(_, None)),
         "{checked:?}"
     );
     assert!(host.old().is_file());
@@ -489,7 +486,6 @@ fn an_interrupted_export_is_finished_or_undone() {
             to: None,
             users: Users::Check,
             dry_run: false,
-            show: None,
         };
         export.run(&mut Lost(&host.driver)).unwrap_err();
         assert!(host.driver.get(&id.to_string()).is_err());

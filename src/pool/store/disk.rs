@@ -124,7 +124,7 @@ impl Disk {
         };
         // First, because the recovery moves drafts to the trash.
         disk.make_placeholders()?;
-        disk.recover()?;
+        disk.recover(&options.path)?;
         disk.keep_spare(options)?;
         // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
         // it might be lost and missed for ever.
@@ -239,7 +239,7 @@ impl Disk {
     /// Moves all of staging to the trash, and makes all visible objects durable. The server before may
     /// have died, or its fsync may have failed, between a rename and the reply; a repeated request
     /// finds the visible object and succeeds.
-    fn recover(&self) -> Result<(), Fault> {
+    fn recover(&self, path: &Path) -> Result<(), Fault> {
         for name in os::entry_names(self.staging.as_fd()).context("list staging")? {
             self.leave(name, Uuid::new_v4().simple().to_string());
         }
@@ -247,7 +247,7 @@ impl Disk {
         if entries > 0 {
             tracing::info!(entries, "cleared staging");
         }
-        self.clear_incoming()?;
+        self.clear_incoming(path)?;
         self.sync()
     }
 

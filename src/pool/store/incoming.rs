@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use linux::fault::{Fault, InContext};
 use linux::os::{self, At, Os};
@@ -15,18 +15,22 @@ use uuid::Uuid;
 use crate::pool::store::disk::{Disk, Staged};
 use crate::pool::store::layout;
 use crate::pool::store::record::{self, Record, Unreadable, VolumeRecord};
+use crate::pool::store::unfinished::UnfinishedCopy;
 
 /// The bytes of the longest path of a directory of the host.
 pub(crate) const MAX_PATH: usize = 4096;
+
+/// More bytes than the kind of a directory has that an earlier version copied.
+const MAX_KIND: usize = 64;
 
 /// The state of an entry, the most important one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Progress {
     /// It has the tree.
     HasTree,
-    /// The tree is at a path of the host, and its copy shall become a volume.
+    /// The tree is at a path of the host, and an earlier version has not ended its copy.
     AwaitsCopy,
-    /// The tree was copied to a path of the host.
+    /// An earlier version has copied the tree to a path of the host.
     Copied,
     /// It is being made, or an import or export that ended left it.
     Empty,
@@ -116,6 +120,12 @@ impl IncomingEntry {
         &self.name
     }
 
+    /// Its path in a pool at this path.
+    pub(crate) fn path(&self, pool: &Path) -> PathBuf {
+        let incoming = pool.join(layout::META).join(layout::INCOMING);
+        incoming.join(&self.name)
+    }
+
     pub(crate) fn progress(&self) -> Progress {
         Progress::of(&self.dir)
     }
@@ -125,14 +135,32 @@ impl IncomingEntry {
         self.progress() == Progress::HasTree && os::open_dir(&self.incoming, &self.name).is_ok()
     }
 
-    /// The path of the host to which the tree was copied; empty if writing it was interrupted.
-    pub(crate) fn copied_to(&self) -> Option<PathBuf> {
-        if self.progress() != Progress::Copied {
-            return None;
+    /// Whether its tree keeps a quota id, as that of a volume which an earlier version began to copy to the host.
+    /// The tree of an import has its id only as a volume.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.record.quota_id.is_some() && !self.record.enforcing
+    }
+
+    /// The copy that an earlier version did not end, in a pool at this path.
+    pub(crate) fn unfinished_copy(&self, pool: &Path) -> Option<UnfinishedCopy> {
+        let entry = self.path(pool);
+        let read = |name, most| {
+            let file = os::open_file(&self.dir, name);
+            file.and_then(|file| os::read_all(&file, most))
+                .unwrap_or_default()
+        };
+        match self.progress() {
+            Progress::AwaitsCopy => {
+                let kind = read(layout::TO_COPY, MAX_KIND);
+                let kind = String::from_utf8_lossy(&kind);
+                Some(UnfinishedCopy::of_import(&self.record, &entry, &kind))
+            }
+            Progress::Copied => {
+                let to = PathBuf::from(OsString::from_vec(read(layout::COPIED, MAX_PATH)));
+                Some(UnfinishedCopy::of_export(&self.record, &entry, &to))
+            }
+            Progress::HasTree | Progress::Empty => None,
         }
-        let file = os::open_file(&self.dir, layout::COPIED).ok()?;
-        let path = os::read_all(&file, MAX_PATH).ok()?;
-        Some(OsString::from_vec(path).into())
     }
 
     /// Makes the entry durable, once its files are.
@@ -159,15 +187,19 @@ impl IncomingEntry {
 fn remove_entry(os: &Os, incoming: &OwnedFd, dir: &OwnedFd, name: &str) -> Result<(), Errno> {
     // The tree first, and the record last: without that, the entry would be unknown.
     let temporary = format!("{}.tmp", VolumeRecord::FILE);
-    for file in [
-        layout::DATA,
-        layout::TO_COPY,
-        &temporary,
-        VolumeRecord::FILE,
-    ] {
+    for file in [layout::DATA, &temporary, VolumeRecord::FILE] {
         os.unlink_any(dir, file)?;
     }
     os.rmdir(incoming, name)
+}
+
+/// Logs the copy that an earlier version did not end.
+fn report_copy(incoming: &OwnedFd, name: &str, pool: &Path) {
+    if let Ok(Some(entry)) = IncomingEntry::open(incoming, name)
+        && let Some(copy) = entry.unfinished_copy(pool)
+    {
+        tracing::warn!(pool = %pool.display(), "{copy}");
+    }
 }
 
 impl Disk {
@@ -180,8 +212,8 @@ impl Disk {
     }
 
     /// Removes the entries of imports and exports that ended before they were cleaned up, unless one is at
-    /// work.
-    pub(in crate::pool) fn clear_incoming(&self) -> Result<(), Fault> {
+    /// work. Reports the copies that an earlier version did not end, in the pool at this path.
+    pub(in crate::pool) fn clear_incoming(&self, pool: &Path) -> Result<(), Fault> {
         let Some(incoming) = self.incoming()? else {
             return Ok(());
         };
@@ -192,7 +224,11 @@ impl Disk {
         let clear = |name: &str| match os::open_dir(&incoming, name) {
             Err(_) => Ok(()),
             Ok(dir) => match Progress::of(&dir) {
-                Progress::HasTree | Progress::AwaitsCopy | Progress::Copied => Ok(()),
+                Progress::HasTree => Ok(()),
+                Progress::AwaitsCopy | Progress::Copied => {
+                    report_copy(&incoming, name, pool);
+                    Ok(())
+                }
                 Progress::Empty => remove_entry(os, &incoming, &dir, name),
             },
         };

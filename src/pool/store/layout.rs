@@ -32,9 +32,9 @@ pub(crate) const VOLUMES: &str = "volumes";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 /// The content that the pod sees, in a volume's directory.
 pub(crate) const DATA: &str = "data";
-/// The file in an entry of [`INCOMING`] whose tree shall be copied from a path of the host.
+/// The file in an entry of [`INCOMING`] whose tree an earlier version copies from a path of the host.
 pub(crate) const TO_COPY: &str = "to-copy";
-/// The file in an entry of [`INCOMING`] whose tree was copied to a path of the host.
+/// The file in an entry of [`INCOMING`] whose tree an earlier version copied to a path of the host.
 pub(crate) const COPIED: &str = "copied";
 /// The image of an image volume, in [`DATA`].
 pub(crate) const IMAGE: &str = "disk.img";

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::pool::store::enforcement::Unenforced;
 use crate::pool::store::record::Source;
+use crate::pool::store::unfinished::UnfinishedCopy;
 
 /// The reason why a pool refuses a copy, an enforcement, an import or an export, as the object and the pool are now.
 #[derive(Debug, thiserror::Error)]
@@ -88,10 +89,6 @@ pub enum Refusal {
     )]
     ManyFilesInDirectory { has: u64, size: Bytes, max: u64 },
     #[error(
-        "the directory does not fit into the size, {size}; delete files, or import it with a larger --size"
-    )]
-    CopyOverSize { size: Bytes },
-    #[error(
         "{at} in the directory has {all} names, and {outside} of them are outside; remove those"
     )]
     NamesOutside { at: PathBuf, all: u32, outside: u32 },
@@ -104,6 +101,14 @@ pub enum Refusal {
         name: VolumeName,
         id: VolumeId,
     },
+    /// An entry in the directory of imports.
+    #[error("{0}")]
+    UnfinishedCopy(UnfinishedCopy),
+    #[error(
+        "pool {pool} enforces sizes by the simple quota of btrfs, which counts only what new volumes write, so it \
+         takes no directory; `rootcellar-migrate claim` copies a claim into a new volume"
+    )]
+    OnlyNewDirectories { pool: PoolName },
     #[error("volume {id} is an image, and is not exported; copy its data")]
     ExportOfImage { id: VolumeId },
     #[error("volume {id} was moved from another pool, and is not exported; copy its data")]
@@ -112,6 +117,11 @@ pub enum Refusal {
         "volume {id} shares blocks with the source of which it is a copy, and is not exported; copy its data"
     )]
     ExportOfCopy { id: VolumeId },
+    #[error(
+        "volume {id} has a quota id that only its deletion removes, as on btrfs, and is not exported; \
+         `rootcellar-migrate claim` copies its claim into a volume of another class"
+    )]
+    ExportOfCounted { id: VolumeId },
 }
 
 /// The reason why a size is too small.

@@ -153,7 +153,6 @@ fn no_volume_is_exported_into_the_data_of_the_driver_or_of_pods() {
             to: Some(directory.join("new")),
             users: Users::Check,
             dry_run,
-            show: None,
         };
         let (code, message) = result(export.run(&mut &*host.driver)).unwrap_err();
         assert_eq!(code, Code::FailedPrecondition, "{message}");

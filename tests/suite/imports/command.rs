@@ -7,7 +7,7 @@ use support::messages::publish;
 use support::pod::PodNode;
 use support::server::Server;
 use support::tree::{Extent, Walked, nasty};
-use support::{directory_of, eventually, names, require, rootcellar};
+use support::{directory_of, names, require, rootcellar};
 
 fn is_done(output: &Output, said: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -78,49 +78,6 @@ async fn the_commands_take_a_directory_there_and_back() {
     );
     assert_same(&tree, &other);
     assert_eq!(names(&pool.join("volumes")), [""; 0]);
-    server.stop();
-}
-
-/// A command that is killed while it copies leaves no volume and nothing in the pool, and can be repeated.
-///
-/// Proves: IM3, IM5.
-#[tokio::test]
-async fn a_killed_copy_leaves_nothing_and_can_be_repeated() {
-    const FILES: usize = 20_000;
-    require!(loop_devices);
-    let node = PodNode::new();
-    let disk = node.disk("one", "xfs");
-    std::fs::create_dir(disk.path()).unwrap();
-    disk.mount(&[]);
-    let pool = node.place("one").join("pool");
-    let old = node.path("elsewhere/old");
-    std::fs::create_dir_all(&old).unwrap();
-    for file in 0..FILES {
-        std::fs::write(old.join(file.to_string()), "x").unwrap();
-    }
-    let mut command = Server::command(&node, &[]);
-    let option = format!("p={},init,reserve=0", pool.display());
-    command.args(["--pool", &option]);
-    let server = node.spawn(&command).await;
-    let import = || {
-        let endpoint = node.path("run/csi.sock");
-        let mut command = Command::new(rootcellar());
-        command.args(["volume", "import"]).arg(&old);
-        command.args(["--pool=p", "--name=pvc-1", "--size=128Mi"]);
-        command.arg(format!("--endpoint=unix://{}", endpoint.display()));
-        command
-    };
-    let mut killed = import().spawn().unwrap();
-    let staging = pool.join(".rootcellar/staging");
-    eventually("the copy has begun", || !names(&staging).is_empty());
-    killed.kill().unwrap();
-    killed.wait().unwrap();
-    eventually("the copy is discarded", || names(&staging).is_empty());
-    assert_eq!(names(&pool.join("volumes")), [""; 0]);
-    assert!(old.is_file());
-    is_done(&import().output().unwrap(), "is volume v1-");
-    let data = directory_of(&pool.join("volumes"), "pvc-1").join("data");
-    assert_eq!(names(&data).len(), FILES);
     server.stop();
 }
 

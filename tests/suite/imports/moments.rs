@@ -5,90 +5,20 @@ use std::sync::Mutex;
 
 use rootcellar::pool::{Memory, PoolOptions, find_id};
 
-use super::copies::{elsewhere, mounted};
 use super::*;
 
-/// The moment at which a process opens a file of a directory that is imported.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    name: &'static str,
-    /// Makes the directory.
-    make: fn(&Host) -> PathBuf,
-    /// The step before it, on an entry of this name, if it has one.
-    after: (Step, Option<&'static str>),
-    /// The directory where it is then, if it is there yet.
-    find: fn(&Path) -> Option<PathBuf>,
-    writes: bool,
-    says: &'static str,
-}
-
-const MOMENTS: [Moment; 4] = [
-    Moment {
-        name: "before a rename",
-        make: Host::old,
-        after: (Step::Create, Some("data")),
-        ..AT_ITS_PATH
-    },
-    Moment {
-        name: "before a copy",
-        make: elsewhere,
-        after: (Step::Create, Some("to-copy")),
-        ..AT_ITS_PATH
-    },
-    Moment {
-        name: "during a copy of a mount",
-        make: mounted,
-        after: (Step::Syncfs, None),
-        ..AT_ITS_PATH
-    },
-    // It does not write yet, so that no comparison finds a change.
-    Moment {
-        name: "during a copy of a directory that is set aside",
-        make: elsewhere,
-        after: (Step::Syncfs, None),
-        find: beside,
-        writes: true,
-        says: "open for writing",
-    },
-];
-
-const AT_ITS_PATH: Moment = Moment {
-    name: "",
-    make: Host::old,
-    after: (Step::Create, None),
-    find: |at| Some(at.to_owned()),
-    writes: false,
-    says: "file open; stop it",
-};
-
-/// The directory of a path, set aside.
-fn beside(at: &Path) -> Option<PathBuf> {
-    let parent = at.parent().unwrap();
-    let mut names = names(parent).into_iter();
-    let aside = names.find(|name| name.starts_with(".rootcellar-"));
-    aside.map(|name| parent.join(name))
-}
-
-/// Opens the file in a directory at a moment, and keeps it open.
+/// Opens the file in a directory when the file for its path is made, and keeps it open.
 #[derive(Debug)]
 struct Opens {
     at: PathBuf,
-    moment: Moment,
     opened: Mutex<Option<File>>,
 }
 
 impl Observer for Opens {
     fn after(&self, step: Step, name: &OsStr) {
         let mut opened = self.opened.lock().unwrap();
-        let (after, of) = self.moment.after;
-        if step == after
-            && of.is_none_or(|of| *name == *of)
-            && opened.is_none()
-            && let Some(directory) = (self.moment.find)(&self.at)
-        {
-            let mut options = File::options();
-            options.read(true).append(self.moment.writes);
-            *opened = Some(options.open(directory.join("file")).unwrap());
+        if step == Step::Create && name == "data" && opened.is_none() {
+            *opened = Some(File::open(self.at.join("file")).unwrap());
         }
     }
 }
@@ -96,29 +26,24 @@ impl Observer for Opens {
 /// A process that opens a file of a directory after the first scan is found by a later one, and the directory
 /// stays.
 ///
-/// Proves: IM2, IM5.
+/// Proves: IM2.
 #[test]
 fn a_process_that_opens_it_meanwhile_is_found() {
     require!(mount_namespace);
-    for moment in MOMENTS {
-        let (host, name) = (Host::new(), moment.name);
-        let at = (moment.make)(&host);
-        let opens = Arc::new(Opens {
-            at: at.clone(),
-            moment,
-            opened: Mutex::default(),
-        });
-        let mut request = import_of(&host.os, at.clone(), "pvc", SIZE);
-        request.os = Os::observed(Arc::clone(&opens) as Arc<dyn Observer>);
-        let (code, problem) = result(import(&host.driver, &request)).unwrap_err();
-        assert_eq!(code, Code::FailedPrecondition, "{name}");
-        assert!(problem.contains(moment.says), "{name}: {problem}");
-        assert_tree(&at, "content");
-        fs::write(at.join("file"), "content").unwrap();
-        assert_eq!(host.incoming(), [""; 0], "{name}");
-        assert!(opens.opened.lock().unwrap().take().is_some(), "{name}");
-        host.import_from(at).unwrap();
-    }
+    let host = Host::new();
+    let opens = Arc::new(Opens {
+        at: host.old(),
+        opened: Mutex::default(),
+    });
+    let mut request = import_of(&host.os, host.old(), "pvc", SIZE);
+    request.os = Os::observed(Arc::clone(&opens) as Arc<dyn Observer>);
+    let (code, problem) = result(import(&host.driver, &request)).unwrap_err();
+    assert_eq!(code, Code::FailedPrecondition);
+    assert!(problem.contains("file open; stop it"), "{problem}");
+    assert_tree(&host.old(), "content");
+    assert_eq!(host.incoming(), [""; 0]);
+    assert!(opens.opened.lock().unwrap().take().is_some());
+    host.import().unwrap();
 }
 
 /// An import is not answered with the volume of another one of its name, which went to another pool meanwhile.

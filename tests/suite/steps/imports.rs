@@ -1,5 +1,4 @@
-//! The import of a directory and the export of a volume, by rename and by copy, interrupted at every step,
-//! the host's and the server's.
+//! The import of a directory and the export of a volume, interrupted at every step, the host's and the server's.
 
 use std::path::PathBuf;
 
@@ -13,47 +12,21 @@ use support::{eventually, names};
 
 const IMPORTED: u64 = 4 << 20;
 
-/// The place of the directory.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
-    /// On the mount of the pool.
-    Beside,
-    /// On another filesystem.
-    Elsewhere,
+/// A pool that enforces sizes, and a directory on its mount.
+fn fixture(quota: &Arc<FakeQuota>) -> StepFixture {
+    let mut fixture = StepFixture::new(quota.clone());
+    fixture.start();
+    make_tree(&old(&fixture), "content");
+    fixture
 }
 
-impl Place {
-    /// A pool that enforces sizes, and a directory.
-    fn fixture(self, quota: &Arc<FakeQuota>) -> StepFixture {
-        let mut fixture = StepFixture::new(quota.clone());
-        fixture.start();
-        make_tree(&self.old(&fixture), "content");
-        fixture
-    }
+fn old(fixture: &StepFixture) -> PathBuf {
+    fixture.node.pool("default").with_file_name("old")
+}
 
-    fn old(self, fixture: &StepFixture) -> PathBuf {
-        match self {
-            Self::Beside => fixture.node.pool("default").with_file_name("old"),
-            Self::Elsewhere => fixture.node.path("elsewhere/old"),
-        }
-    }
-
-    fn import(self, fixture: &StepFixture) -> Result<VolumeId> {
-        let request = import_of(&fixture.fakes.os, self.old(fixture), "pvc", IMPORTED);
-        import(fixture.driver(), &request)
-    }
-
-    /// The directories beside its path, which are the originals of copies.
-    fn asides(self, fixture: &StepFixture) -> Vec<PathBuf> {
-        let above = self.old(fixture).with_file_name("");
-        let names = names(&above).into_iter();
-        let is_aside =
-            |name: &String| name.starts_with(".rootcellar-") && !name.ends_with(".export");
-        names
-            .filter(is_aside)
-            .map(|name| above.join(name))
-            .collect()
-    }
+fn run_import(fixture: &StepFixture) -> Result<VolumeId> {
+    let request = import_of(&fixture.fakes.os, old(fixture), "pvc", IMPORTED);
+    import(fixture.driver(), &request)
 }
 
 fn run_export(fixture: &StepFixture) -> Result<PathBuf> {
@@ -65,25 +38,18 @@ fn parse(id: &str) -> VolumeId {
     objects::ObjectId::parse(id).unwrap()
 }
 
-/// Asserts that the tree is complete, and in one place: at its path, in the pool, or on the way. A copy leaves
-/// its original.
-fn assert_complete(fixture: &StepFixture, place: Place) {
+/// Asserts that the tree is complete, and in one place: at its path, in the pool, or on the way.
+fn assert_complete(fixture: &StepFixture) {
     let incoming = fixture.node.pool("default").join(".rootcellar/incoming");
-    let mut places = vec![place.old(fixture)];
-    places.extend(place.asides(fixture));
+    let mut places = vec![old(fixture)];
     places.extend(fixture.directory("pvc").map(|volume| volume.join("data")));
     if incoming.is_dir() {
         let names = names(&incoming);
         places.extend(names.iter().map(|name| incoming.join(name).join("data")));
     }
     places.retain(|place| place.is_dir());
-    match place {
-        Place::Beside => assert_eq!(places.len(), 1, "{places:?}"),
-        Place::Elsewhere => assert!(!places.is_empty(), "no tree"),
-    }
-    for place in places {
-        assert_tree(&place, "content");
-    }
+    assert_eq!(places.len(), 1, "{places:?}");
+    assert_tree(&places[0], "content");
 }
 
 /// Asserts that the volume is not published, or that its size is enforced.
@@ -103,7 +69,6 @@ fn assert_not_unlimited(fixture: &StepFixture, quota: &FakeQuota) {
 
 /// Interrupts an act at every step, and checks the outcome and the repetition.
 fn interrupt(
-    place: Place,
     prepare: impl Fn(&StepFixture),
     act: impl Fn(&StepFixture) -> bool,
     check_between: impl Fn(&StepFixture, &FakeQuota),
@@ -116,7 +81,7 @@ fn interrupt(
     ] {
         for at in 0.. {
             let quota = Arc::new(FakeQuota::default());
-            let mut fixture = place.fixture(&quota);
+            let mut fixture = fixture(&quota);
             prepare(&fixture);
             fixture.script.start(Some(trouble(at)));
             let done = act(&fixture);
@@ -128,12 +93,12 @@ fn interrupt(
                     fixture.recovers();
                 }
             }
-            assert_complete(&fixture, place);
+            assert_complete(&fixture);
             check_between(&fixture, &quota);
             // A full disk takes no note of an export, which a repetition would find.
             let unnoted = done && matches!(trouble(at), Trouble::Once(_, Errno::NOSPC));
             assert!(act(&fixture) || unnoted, "the repetition after step {at}");
-            assert_complete(&fixture, place);
+            assert_complete(&fixture);
             check(&fixture, &quota);
             let incoming = fixture.node.pool("default").join(".rootcellar/incoming");
             // A failed clean-up is repeated by the next start.
@@ -147,12 +112,16 @@ fn interrupt(
     }
 }
 
-fn interrupt_import(place: Place) {
+/// After any step of an import failed, or was the last one, the tree is complete and in one place. The
+/// repetition makes it a volume whose size is enforced.
+///
+/// Proves: IM3.
+#[test]
+fn an_import_can_be_repeated_whichever_step_failed() {
     interrupt(
-        place,
         |_| {},
         |fixture| {
-            let imported = place.import(fixture);
+            let imported = run_import(fixture);
             imported.inspect_err(|error| eprintln!("{error}")).is_ok()
         },
         |fixture, quota| {
@@ -168,11 +137,14 @@ fn interrupt_import(place: Place) {
     );
 }
 
-fn interrupt_export(place: Place) {
+/// The same of an export, after which the directory has no limit.
+///
+/// Proves: IM3.
+#[test]
+fn an_export_can_be_repeated_whichever_step_failed() {
     interrupt(
-        place,
         |fixture| {
-            place.import(fixture).unwrap();
+            run_import(fixture).unwrap();
         },
         |fixture| {
             let exported = run_export(fixture);
@@ -180,44 +152,11 @@ fn interrupt_export(place: Place) {
         },
         |_, _| {},
         |fixture, quota| {
-            assert!(place.old(fixture).is_dir());
+            assert!(old(fixture).is_dir());
             assert!(!fixture.has("pvc"));
             eventually("the limits are removed", || quota.limits().is_empty());
         },
     );
-}
-
-/// After any step of an import failed, or was the last one, the tree is complete and in one place. The
-/// repetition makes it a volume whose size is enforced.
-///
-/// Proves: IM3.
-#[test]
-fn an_import_can_be_repeated_whichever_step_failed() {
-    interrupt_import(Place::Beside);
-}
-
-/// The same of an import by copy.
-///
-/// Proves: IM3, IM5.
-#[test]
-fn an_import_by_copy_can_be_repeated_whichever_step_failed() {
-    interrupt_import(Place::Elsewhere);
-}
-
-/// The same of an export, after which the directory has no limit.
-///
-/// Proves: IM3.
-#[test]
-fn an_export_can_be_repeated_whichever_step_failed() {
-    interrupt_export(Place::Beside);
-}
-
-/// The same of an export by copy.
-///
-/// Proves: IM3, IM5.
-#[test]
-fn an_export_by_copy_can_be_repeated_whichever_step_failed() {
-    interrupt_export(Place::Elsewhere);
 }
 
 /// A volume whose import failed at any step can be exported, and imported again.
@@ -225,15 +164,13 @@ fn an_export_by_copy_can_be_repeated_whichever_step_failed() {
 /// Proves: IM3.
 #[test]
 fn a_failed_import_can_be_undone_by_an_export() {
-    let place = Place::Beside;
     interrupt(
-        place,
         |_| {},
-        |fixture| place.import(fixture).is_ok(),
+        |fixture| run_import(fixture).is_ok(),
         |fixture, _| {
             if fixture.directory("pvc").is_some() {
                 run_export(fixture).unwrap();
-                assert!(place.old(fixture).is_dir());
+                assert!(old(fixture).is_dir());
             }
         },
         |fixture, quota| {

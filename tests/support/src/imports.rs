@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use linux::mount::Users;
 use linux::os::Os;
-use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
+use objects::{AccessMode, Bytes, ClaimLabel, ObjectId, VolumeId, VolumeName};
 use rootcellar::error::{Error, Result, Unfinished};
 use rootcellar::host::{ExportTo, Import, ImportServer, Imported};
-use rootcellar::pool::{KubernetesFields, Sharing};
-use rootcellar::volume::{Export, Fill, ImportPlace, ImportRequest, Volumes};
+use rootcellar::pool::{ImportMethod, ImportOrigin, KubernetesFields, Sharing, VolumeRecord};
+use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
 
 use crate::name;
 
@@ -59,7 +59,7 @@ pub fn import_of(os: &Os, directory: PathBuf, volume: &str, size: u64) -> Import
 /// Imports a directory.
 pub fn import(mut volumes: &Volumes, import: &Import) -> Result<VolumeId> {
     match import.run(&mut volumes)? {
-        Imported::Done(id, _) | Imported::Possible(id, ..) => Ok(id),
+        Imported::Done(id) | Imported::Possible(id, _) => Ok(id),
     }
 }
 
@@ -71,7 +71,6 @@ pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathB
         to: None,
         users: Users::Check,
         dry_run: false,
-        show: None,
     };
     Ok(export.run(&mut volumes)?.path)
 }
@@ -93,10 +92,6 @@ impl ImportServer for Lost<'_> {
         Err(lost())
     }
 
-    fn import_copy(&mut self, _: &str, _: &VolumeName, _: Fill<'_>) -> Result<VolumeId> {
-        Err(lost())
-    }
-
     fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
         let exported = self.0.export(id, dry_run)?;
         if dry_run {
@@ -104,8 +99,26 @@ impl ImportServer for Lost<'_> {
         }
         Err(lost())
     }
+}
 
-    fn drop_export(&mut self, _: &str) -> Result<()> {
-        Err(lost())
+/// The record of a volume that was the directory at a path.
+pub fn record_of(id: VolumeId, volume: &str, from: &Path, by: ImportMethod) -> VolumeRecord {
+    VolumeRecord {
+        origin: Some(ImportOrigin {
+            path: from.display().to_string(),
+            imported_at: 1,
+            by,
+        }),
+        ..VolumeRecord::new(id, name(volume))
     }
+}
+
+/// Makes an entry in the directory of imports of a pool, with its record.
+pub fn make_entry(pool: &Path, record: &VolumeRecord) -> PathBuf {
+    let incoming = pool.join(".rootcellar/incoming");
+    let entry = incoming.join(record.id.hash().to_string());
+    fs::create_dir_all(&entry).unwrap();
+    let text = serde_json::to_vec_pretty(record).unwrap();
+    fs::write(entry.join("volume.json"), text).unwrap();
+    entry
 }

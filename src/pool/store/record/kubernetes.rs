@@ -41,7 +41,7 @@ pub struct ImportOrigin {
 pub enum ImportMethod {
     /// The directory itself was renamed.
     Rename,
-    /// It was copied.
+    /// It was copied, by an earlier version.
     Copy,
 }
 

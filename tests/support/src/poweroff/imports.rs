@@ -1,4 +1,4 @@
-//! Imports of a directory on the pool's disk or on another one, and exports.
+//! Imports of a directory on the pool's disk, and exports.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,13 @@ use linux::os;
 use super::operations::{Operation, with_kept};
 use super::scene::{self, Scene};
 use crate::imports::{export_back, import, import_of};
-use crate::names;
 
 /// Their exchange of a directory and a file is one change only on a real filesystem.
-pub const IMPORTS: [Operation; 4] = [
+pub const IMPORTS: [Operation; 2] = [
     Operation {
         name: "import",
-        prepare: |scene| with_old(scene, BESIDE),
-        act: |scene| scene.import(BESIDE),
+        prepare: with_old,
+        act: |scene| scene.import(),
         before: |scene| scene.holds(&["kept"]) && scene.has_tree(),
         after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
         ..Operation::NOTHING
@@ -22,54 +21,25 @@ pub const IMPORTS: [Operation; 4] = [
     Operation {
         name: "export",
         prepare: |scene| {
-            with_old(scene, BESIDE);
-            scene.import(BESIDE);
+            with_old(scene);
+            scene.import();
         },
-        act: |scene| scene.export(BESIDE),
+        act: |scene| scene.export(),
         before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
         after: |scene| scene.holds(&["kept"]) && scene.has_tree(),
-        replied: |scene| has_file(&scene.node.path(BESIDE)),
-        ..Operation::NOTHING
-    },
-    Operation {
-        name: "import by copy",
-        prepare: |scene| with_old(scene, ELSEWHERE),
-        act: |scene| scene.import(ELSEWHERE),
-        before: |scene| scene.holds(&["kept"]) && scene.has_original(),
-        after: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree() && scene.has_original(),
-        ..Operation::NOTHING
-    },
-    Operation {
-        name: "export by copy",
-        prepare: |scene| {
-            with_old(scene, ELSEWHERE);
-            scene.import(ELSEWHERE);
-        },
-        act: |scene| scene.export(ELSEWHERE),
-        before: |scene| scene.holds(&["kept", "pvc"]) && scene.has_tree(),
-        after: |scene| {
-            let is_back = has_file(&scene.node.path(ELSEWHERE));
-            scene.holds(&["kept"]) && (is_back || scene.has_tree())
-        },
-        replied: |scene| has_file(&scene.node.path(ELSEWHERE)),
+        replied: |scene| has_file(&scene.node.path(OLD)),
         ..Operation::NOTHING
     },
 ];
 
-/// The directory on the pool's disk, and the one on another disk.
-const BESIDE: &str = "disk/old";
-const ELSEWHERE: &str = "state/old";
+/// The directory on the pool's disk.
+const OLD: &str = "disk/old";
 
 /// Makes a directory with the attributes and the content of a volume, durably.
-fn with_old(scene: &mut Scene, old: &str) {
-    let path = scene.node.path(old);
+fn with_old(scene: &mut Scene) {
+    let path = scene.node.path(OLD);
     let parent = os::open_path(path.parent().unwrap());
     let parent = os::open_dir(parent.unwrap(), ".").unwrap();
-    if old == ELSEWHERE {
-        // No import takes a directory in the state directory.
-        scene.os().mkdir(&parent, scene::OWN_STATE, 0o700).unwrap();
-        scene.os().syncfs(&parent).unwrap();
-    }
     with_kept(scene);
     let os = scene.os();
     os.mkdir(&parent, "old", 0o700).unwrap();
@@ -83,31 +53,23 @@ fn with_old(scene: &mut Scene, old: &str) {
 
 impl Scene {
     /// Makes the directory a volume, or finds it.
-    fn import(&self, old: &str) {
-        let request = import_of(self.os(), self.node.path(old), "pvc", scene::SIZE);
+    fn import(&self) {
+        let request = import_of(self.os(), self.node.path(OLD), "pvc", scene::SIZE);
         import(self.driver(), &request).unwrap();
     }
 
     /// Makes the volume the directory, or finds that.
-    fn export(&self, old: &str) {
+    fn export(&self) {
         let id = objects::ObjectId::parse(&self.id_of("pvc")).unwrap();
         let exported = export_back(self.driver(), self.os(), id);
-        let is_there = self.node.path(old).is_dir();
+        let is_there = self.node.path(OLD).is_dir();
         assert!(exported.is_ok() || is_there, "{exported:?}");
-    }
-
-    /// Whether the original of a copy is complete, at its path or beside it.
-    fn has_original(&self) -> bool {
-        let old = self.node.path(ELSEWHERE);
-        let beside = names(old.parent().unwrap()).into_iter();
-        let mut beside = beside.filter(|name| name.starts_with(".rootcellar-"));
-        has_file(&old) || beside.any(|name| has_file(&old.with_file_name(name)))
     }
 
     /// Whether the tree is complete, and in one place: at its path, in the pool, or on the way.
     fn has_tree(&self) -> bool {
         let incoming = self.pool().join(".rootcellar/incoming");
-        let mut places = vec![self.node.path(BESIDE)];
+        let mut places = vec![self.node.path(OLD)];
         for home in [self.pool().join("volumes"), incoming] {
             let entries = std::fs::read_dir(&home).into_iter().flatten();
             places.extend(entries.map(|entry| entry.unwrap().path().join("data")));

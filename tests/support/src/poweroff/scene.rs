@@ -42,7 +42,7 @@ const COPIES: CopyPolicy = CopyPolicy {
 };
 
 /// The state directory on the disk for it, if other directories are there too.
-pub(super) const OWN_STATE: &str = "driver";
+const OWN_STATE: &str = "driver";
 
 /// The pools of a scene, each on a disk.
 #[derive(Debug, Clone, Copy)]
