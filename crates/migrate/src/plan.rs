@@ -13,7 +13,7 @@ use crate::cluster::{Claim, Cluster, Stored, Volume};
 use crate::documents::{export_command, import_command, old_volume, pod, pod_name, yaml};
 use crate::planned::{Facts, Plan, Planned};
 use crate::pods;
-use crate::pools::{Pools, is_within};
+use crate::pools::{Pool, Pools, is_within};
 use crate::source::{self, System};
 
 /// A claim and its volume, if they are bound to each other.
@@ -140,6 +140,7 @@ impl Plan {
                 pool.name
             ));
         }
+        self.check_renames(bound.system, pool.as_ref());
         if let (Some(directory), Some(node)) = (&directory, node) {
             self.check_neighbours(directory, node, bound, cluster, options);
             for reason in pools.overlaps(node, directory) {
@@ -180,6 +181,19 @@ impl Plan {
             policy: policy?,
             runners,
         })
+    }
+
+    /// Refuses a claim whose directory cannot be renamed into the pool. The other disks of a node are unknown here.
+    fn check_renames(&mut self, system: System, pool: Option<&Pool>) {
+        let why = match pool.and_then(|pool| Some((&pool.name, pool.takes_none?))) {
+            _ if system == System::Static => "its directory is a mount".to_owned(),
+            Some((name, why)) => format!("pool {name} {why}"),
+            None => return,
+        };
+        self.refusals.push(format!(
+            "{why}, and it cannot be renamed into the pool: `rootcellar-migrate claim {}` copies it",
+            self.claim
+        ));
     }
 
     fn check_objects(&mut self, claim: &Claim, volume: &Volume) {
@@ -290,13 +304,6 @@ impl Plan {
                 "growth: class {class} has no allowVolumeExpansion, so the claim cannot grow until you run \
                  `kubectl patch storageclass {class} --patch '{{\"allowVolumeExpansion\": true}}'`"
             ));
-        }
-        if System::of(volume) == Some(System::Static) {
-            self.warnings.push(
-                "copy: the pool needs free space for the size; the disk keeps the data of the import, and a \
-                 rollback mounts it again, so files that pods wrote later must be copied back by hand"
-                    .to_owned(),
-            );
         }
         let provisioner = source::provisioner(volume);
         if System::of(volume) == Some(System::Manual) && !provisioner.is_empty() {

@@ -28,6 +28,18 @@ pub(crate) struct Pool {
     pub(crate) path: String,
     /// Whether it is known to enforce no sizes.
     pub(crate) enforces_none: bool,
+    /// Why it takes no directory.
+    pub(crate) takes_none: Option<&'static str>,
+}
+
+impl Listed {
+    fn takes_none(&self) -> Option<&'static str> {
+        if self.name.contains('/') {
+            return Some("is a member of a set, whose disk has no directory outside of the pool");
+        }
+        let counts_new_only = self.enforcement.as_deref() == Some("squota");
+        counts_new_only.then_some("enforces sizes by the simple quota of btrfs")
+    }
 }
 
 impl Pools {
@@ -70,6 +82,7 @@ impl Pools {
                     id,
                     path: pool.path.clone(),
                     enforces_none: pool.enforcement.as_deref() == Some("none"),
+                    takes_none: pool.takes_none(),
                 }),
             },
             _ => {

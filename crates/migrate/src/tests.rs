@@ -49,11 +49,15 @@ fn options(line: &str) -> Options {
 }
 
 fn report(objects: &[Value], line: &str) -> Report {
+    report_with(objects, POOLS, line)
+}
+
+fn report_with(objects: &[Value], pools: &str, line: &str) -> Report {
     let text: String = objects.iter().map(Value::to_string).collect();
     let cluster = Cluster::parse(text.as_bytes()).unwrap();
     Report::new(
         &cluster,
-        &Pools::parse(POOLS.as_bytes()).unwrap(),
+        &Pools::parse(pools.as_bytes()).unwrap(),
         &options(line),
     )
 }
@@ -107,7 +111,7 @@ type Case = (
     &'static [&'static str],
 );
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 8] = [
     (
         "local-path",
         "",
@@ -122,14 +126,6 @@ const CASES: [Case; 9] = [
         System::LocalPath,
         "n1",
         "/var/lib/rancher/k3s/storage/pvc-12_shop_data-db-0",
-        &["Delete"],
-    ),
-    (
-        "static",
-        "",
-        System::Static,
-        "n1",
-        "/mnt/disks/vol1",
         &["Delete"],
     ),
     (
@@ -208,15 +204,11 @@ fn each_system_is_recognised_with_its_node_and_directory() {
         let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
         let volume = plan.persistent_volume.as_str();
         let size = planned.size.to_string();
-        let source = match system {
-            System::Static => "/mnt/disks.rootcellar/vol1",
-            _ => directory,
-        };
         let first = [
             "/rootcellar",
             "volume",
             "import",
-            source,
+            directory,
             "--host",
             "--endpoint",
             "unix:///var/lib/kubelet/plugins/csi.rootcellar.dev/csi.sock",
@@ -353,9 +345,36 @@ fn a_claim_that_could_lose_data_is_refused() {
         let plan = only(report(&fixture("kutti"), line));
         assert!(plan.refusals[0].contains(fragment), "{plan:?}");
     }
-    assert_eq!(planned("kutti", "--pool disks/d2").pool, "disks/d2");
     let plan = only(report(&fixture("csi-host-path"), ""));
     assert!(plan.refusals[0].contains("give --path"), "{plan:?}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_renamed_is_refused_with_the_way() {
+    let quota = POOLS.replacen("\"none\"", "\"squota\"", 1);
+    let cases = [
+        ("static", POOLS, "", "is a mount"),
+        (
+            "kutti",
+            POOLS,
+            "--pool disks/d2",
+            "pool disks/d2 is a member",
+        ),
+        (
+            "local-path",
+            &quota,
+            "",
+            "pool default enforces sizes by the simple quota",
+        ),
+    ];
+    for (name, pools, line, fragment) in cases {
+        let plan = only(report_with(&fixture(name), pools, line));
+        assert!(plan.planned.is_none(), "{plan:?}");
+        let reason = plan.refusals.join("\n");
+        assert!(reason.contains(fragment), "{reason}");
+        let way = format!("`rootcellar-migrate claim {}`", plan.claim);
+        assert!(reason.contains(&way), "{reason}");
+    }
 }
 
 #[test]
@@ -417,7 +436,6 @@ fn differences_are_warnings() {
         ("local-path", "class old has no allowVolumeExpansion"),
         ("local-path", "pool default enforces none"),
         ("static", "capacity of 98Gi"),
-        ("static", "must be copied back by hand"),
         ("mazdermind", "RWX"),
         ("manual", "hard are unknown"),
     ];

@@ -308,56 +308,6 @@ fn every_text_of_the_cluster_is_quoted() {
     assert_eq!(again["metadata"]["annotations"]["example.com/text"], text);
 }
 
-/// Only the line of the mount changes, also if its path has a space.
-#[test]
-fn a_line_of_fstab_follows_its_mount() {
-    let dir = tempfile::tempdir().unwrap();
-    let disks = dir.path().join("my disks");
-    fs::create_dir_all(disks.join("vol1")).unwrap();
-    let field = disks.to_str().unwrap().replace(' ', "\\040");
-    let text = format!("# {field}/vol1\nA {field}/vol1 ext4 noatime 0 2\n\nB {field}/vol10 xfs\n");
-    let mut objects = fixture("static");
-    let path = disks.join("vol1");
-    object(&mut objects, "PersistentVolume")["spec"]["local"]["path"] = path.to_str().into();
-    let cluster = Cluster::new(&objects, "");
-    fs::write(cluster.path("fstab"), &text).unwrap();
-    let to = PathBuf::from(cluster.variable("mount"));
-    fs::write(cluster.mounted(&path), "").unwrap();
-
-    // Another disk, which was there before, is not taken for it.
-    fs::write(cluster.mounted(&to), "").unwrap();
-    fs::create_dir_all(&to).unwrap();
-    cluster.refuses("do", "move", "the directory at ");
-    assert!(is_there(&cluster.mounted(&path)));
-    let both = format!("{text}C {field}.rootcellar/vol1 ext4\n");
-    fs::write(cluster.path("fstab"), both).unwrap();
-    cluster.refuses("do", "move", "has lines for");
-    cluster.refuses("undo", "move", "has lines for");
-    fs::write(cluster.path("fstab"), &text).unwrap();
-    fs::remove_file(cluster.mounted(&to)).unwrap();
-    fs::remove_dir(&to).unwrap();
-    fs::remove_dir(to.parent().unwrap()).unwrap();
-
-    let moved = text.replacen(&format!("A {field}/"), &format!("A {field}.rootcellar/"), 1);
-    for _ in 0..2 {
-        cluster.runs("do", "move");
-        assert_eq!(cluster.read("fstab"), moved);
-        assert!(is_there(&cluster.mounted(&to)) && !is_there(&path));
-    }
-    cluster.runs("undo", "move");
-    cluster.runs("undo", "move");
-    assert_eq!(cluster.read("fstab"), text);
-    assert!(is_there(&cluster.mounted(&path)));
-    let slash = text.replacen("/vol1 ext4", "/vol1/ ext4", 1);
-    fs::write(cluster.path("fstab"), slash).unwrap();
-    cluster.runs("do", "move");
-    cluster.has_volume();
-    cluster.runs("do", "remove");
-    cluster.runs("check", "remove");
-    assert!(!cluster.read("fstab").contains("\nA "));
-    assert!(!is_there(&disks.with_file_name("my disks.rootcellar")));
-}
-
 /// A deletion that ended before the finalizer was removed is brought to its end, so that the volume which comes back
 /// stays.
 #[test]
