@@ -20,8 +20,6 @@ var databases = []entry{
 	{"a PostgreSQL under load recovers from each snapshot of its image, with every acknowledged insert", databaseOnImage},
 	{"a snapshot of an image is of one instant, and one of a directory beside it is not", oneInstant},
 	{"a running PostgreSQL is backed up to another machine and restored on another node, as docs/backup.md has it", backUp},
-	{"a claim of another class moves by a copy, goes back, and stays, as docs/migration.md has it", copied},
-	{"a block volume of another class moves by a copy", copiedBlock},
 	{"a volume is backed up to S3 and restored on another node, as docs/backup.md has it", backUpToS3},
 	{"a virtual machine boots from a block volume, finds its writes after another boot, and so does one from a snapshot", machineOnBlock},
 }

@@ -9,13 +9,12 @@ import (
 
 var sources = []entry{
 	{"volumes with the layouts of six other systems are planned and imported", otherSystems},
-	{"a disk of the static provisioner is copied, and back after each step", staticDisk},
 }
 
 // foreign is a PersistentVolume of another system, made by hand, and its directory on node1.
 type foreign struct {
 	claim string
-	// directory is absolute or below the disk, with the words NAMESPACE, CLAIM and VOLUME.
+	// directory is below the disk, with the words NAMESPACE, CLAIM and VOLUME.
 	directory string
 	// kind is the source: hostPath, local, or the name of a CSI driver, whose handle is in handle.
 	kind, handle string
@@ -24,9 +23,6 @@ type foreign struct {
 	key   string
 	flags []string
 }
-
-// elsewhere is the claim whose directory is on another filesystem than the pool.
-const elsewhere = "elsewhere"
 
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
@@ -45,7 +41,6 @@ var foreigners = []foreign{
 		"kuttiproject.org/provisionedBy": "kutti-localprovisioner", "kuttiproject.org/provisionedOn": "node1"},
 		corev1.LabelHostname, nil},
 	{"by-hand", "srv/CLAIM", "hostPath", "", nil, "", []string{"--node node1"}},
-	{elsewhere, "/mnt/NAMESPACE/CLAIM", "hostPath", "", nil, corev1.LabelHostname, nil},
 }
 
 // foreignVolume creates the directory with a file, the PersistentVolume and the claim, and returns the move.
@@ -53,10 +48,7 @@ func (s *scenario) foreignVolume(f foreign) *move {
 	s.Helper()
 	volume := s.namespace + "-" + f.claim
 	words := strings.NewReplacer("NAMESPACE", s.namespace, "CLAIM", f.claim, "VOLUME", volume)
-	path := words.Replace(f.directory)
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(oldDisk, path)
-	}
+	path := filepath.Join(oldDisk, words.Replace(f.directory))
 	_, err := s.on(node1, "sh", "-euc", "umask 0; mkdir -p "+path+"; echo of "+f.claim+" >"+path+"/file")
 	s.must(err)
 	var source corev1.PersistentVolumeSource
@@ -81,27 +73,6 @@ func (s *scenario) foreignVolume(f foreign) *move {
 	return &move{scenario: s, claim: f.claim, home: node1, path: path, old: *s.volume(f.claim), before: *s.theClaim(f.claim)}
 }
 
-// copiedAndBack takes the steps that copy the directory, and their rollbacks.
-func (m *move) copiedAndBack() {
-	m.Helper()
-	for number := range stepBind + 1 {
-		m.doTwice(number)
-	}
-	for number := stepBind; number >= 0; number-- {
-		m.undo(number)
-	}
-	out, err := m.on(m.home, "sh", "-euc", "ls -d "+filepath.Dir(m.path)+"/.rootcellar-"+m.id+"-*")
-	m.must(err)
-	former := strings.Fields(out)
-	for _, path := range append(former, m.path) {
-		if got := m.fileAt(filepath.Join(path, "file")); got != "of "+m.claim+"\n" {
-			m.Fatalf("in %s is %q", path, got)
-		}
-	}
-	_, err = m.on(m.home, "rm", append([]string{"-r"}, former...)...)
-	m.must(err)
-}
-
 // Proves: IM1.
 func otherSystems(s *scenario) {
 	_, err := s.shell("kubectl", "label", "nodes", "--all", "--overwrite", "topology.hostpath.csi/node=other")
@@ -115,9 +86,6 @@ func otherSystems(s *scenario) {
 		moves = append(moves, m)
 	}
 	for _, m := range moves {
-		if m.claim == elsewhere {
-			m.copiedAndBack()
-		}
 		for number := range stepRemove + 1 {
 			m.do(number)
 		}

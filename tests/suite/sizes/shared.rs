@@ -1,11 +1,9 @@
 //! Blocks that copies between two volumes share on btrfs.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use support::loops::run;
-use support::tree::{Extent, Walked, nasty};
 
 use super::*;
 
@@ -56,48 +54,4 @@ fn copies_between_volumes_take_nothing_from_a_neighbour() {
     fill(&evader.join("file"));
     let filled = fill(&rig.data("neighbour").join("file"));
     assert_about("of the neighbour", filled, SIZE);
-}
-
-/// The command of the example that copies a claim keeps all attributes, and charges the new volume for the data.
-///
-/// Proves: S2, K1.
-#[test]
-fn the_example_that_copies_a_claim_charges_the_new_volume() {
-    let rig = require!(loop_devices, Rig::new());
-    for volume in ["old", "new"] {
-        rig.make(volume, SIZE);
-    }
-    let (old, new) = (rig.data("old"), rig.data("new"));
-    nasty(
-        &old,
-        Extent {
-            wide: 20,
-            deep: 20,
-            pieces: 20,
-        },
-    );
-    fs::write(old.join("data"), vec![7; 16 * MIB]).unwrap();
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/examples/copy/files.yaml");
-    let example = fs::read_to_string(example).unwrap();
-    let begin = example.find("find . -mindepth 1 -maxdepth 1 !").unwrap();
-    let (_, lines) = example.split_at(begin);
-    let (command, _) = lines.split_once("sync --file-system").unwrap();
-    let name = |path: &Path| path.display().to_string();
-    let command = command
-        .replace("/new", &name(&new))
-        .replace("/old", &name(&old));
-    run(Command::new("sh")
-        .args(["-euc", &command])
-        .current_dir(&old));
-    let differences = Walked::new(&old).differences(&Walked::new(&new));
-    // A copy changes the time of its top directory.
-    let kept = |line: &&String| {
-        !line.starts_with("access of")
-            && !line.starts_with("flags of")
-            && !line.starts_with("change of :")
-    };
-    let lost: Vec<&String> = differences.iter().filter(kept).collect();
-    assert!(lost.is_empty(), "{lost:#?}");
-    let of = charged(&rig, "old");
-    assert_about("charged to the new volume", charged(&rig, "new"), Bytes(of));
 }
