@@ -25,7 +25,6 @@ const (
 	stepBind
 	stepStart
 	stepFinish
-	stepRemove
 )
 
 // The actions of a step.
@@ -76,16 +75,11 @@ func (m *move) planned(flags ...string) {
 	m.plan, m.id = p, p.handle
 }
 
-// run runs an action of a step, on the node if it works there.
+// run runs an action of a step.
 func (m *move) run(number int, action string) error {
 	step := m.plan.steps[number]
 	script := []string{"-c", m.plan.text, "plan.sh", action, step, m.namespace + "/" + m.claim}
-	var err error
-	if step == "move" || step == "remove" {
-		_, err = m.on(m.home, "sh", script...)
-	} else {
-		_, err = m.shell("sh", script...)
-	}
+	_, err := m.shell("sh", script...)
 	return err
 }
 

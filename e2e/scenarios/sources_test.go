@@ -86,7 +86,7 @@ func otherSystems(s *scenario) {
 		moves = append(moves, m)
 	}
 	for _, m := range moves {
-		for number := range stepRemove + 1 {
+		for number := range stepFinish + 1 {
 			m.do(number)
 		}
 		s.pod(m.claim, with(m.claim, "/data"))

@@ -23,7 +23,7 @@ pub(crate) fn import_command(facts: &Facts<'_>, options: &Options) -> Vec<String
     let mut words: Vec<String> = ["/rootcellar", "volume", "import"]
         .map(str::to_owned)
         .to_vec();
-    words.push(facts.source().to_owned());
+    words.push(facts.directory.clone());
     words.push("--host".to_owned());
     let mut flag = |flag: &str, value: &str| words.extend([flag.to_owned(), value.to_owned()]);
     flag("--endpoint", &options.endpoint());

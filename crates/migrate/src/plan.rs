@@ -164,12 +164,10 @@ impl Plan {
         let mount_options = self.mount_options(volume);
         let pool = pool?;
         let name = name?;
-        let directory = directory?;
         Some(Facts {
             claim: bound.claim,
             volume: bound.volume,
-            mount: bound.system.mount(&directory),
-            directory,
+            directory: directory?,
             node: node?,
             size: size?,
             handle: VolumeId::new(pool.id, &name),
@@ -348,20 +346,6 @@ impl Facts<'_> {
         &self.volume.object.metadata.name
     }
 
-    /// The path that is imported.
-    pub(crate) fn source(&self) -> &str {
-        self.mount.as_ref().unwrap_or(&self.directory)
-    }
-
-    /// The beginning of the paths at which imports by copy leave the former content, if it is no mount.
-    fn asides(&self) -> String {
-        let parent = self
-            .directory
-            .rsplit_once('/')
-            .map_or("", |(parent, _)| parent);
-        format!("{parent}/.rootcellar-{}-", self.handle)
-    }
-
     /// The driver and the handle of the old volume, which are empty if it is not of CSI.
     fn old_csi(&self) -> String {
         let csi = self.volume.object.spec.csi.as_ref();
@@ -371,10 +355,7 @@ impl Facts<'_> {
     }
 
     fn planned(self, options: &Options) -> Result<Planned, String> {
-        let steps = match self.mount {
-            Some(_) => "retain stop move drop import bind start finish remove",
-            None => "retain stop drop import bind start finish remove",
-        };
+        let steps = "retain stop drop import bind start finish";
         Ok(Planned {
             node: self.node.to_owned(),
             size: self.size,
@@ -400,11 +381,7 @@ impl Facts<'_> {
             ("volume", self.old_name().to_owned()),
             ("policy", self.policy.as_str().to_owned()),
             ("node", self.node.to_owned()),
-            ("pool_id", self.pool.id.to_string()),
-            ("pool_path", self.pool.path.clone()),
             ("directory", self.directory.clone()),
-            ("mount", self.mount.clone().unwrap_or_default()),
-            ("originals", self.asides()),
             ("workloads", self.runners.workloads.join(" ")),
             ("deleting", self.runners.deleting.join(" ")),
             ("bare_pods", self.runners.bare_pods.join(" ")),

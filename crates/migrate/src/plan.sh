@@ -3,7 +3,6 @@
 # empty directory, because the claim has no volume, or its old path has a file or nothing. Each step, check and rollback can
 # be repeated after an interruption.
 set -eu
-fstab=/etc/fstab
 
 usage() {
     cat <<'EOF'
@@ -14,14 +13,11 @@ Usage: sh PLAN                           print this, and the claims with their w
 
   retain  keep the data if an object is deleted; do this for every claim before you stop any pod
   stop    stop the pods; suspend GitOps, autoscalers and operators first, because they start pods again
-  move    as root on the node, only for the static provisioner: move the mount to another path
   drop    delete the old PersistentVolume, not its data; the claim is Lost until bind
   import  import the directory, by a pod on the node
   bind    create the new PersistentVolume, with policy Retain until finish
   start   start the pods; then check the data by the application's own means
   finish  set the policy of before, when the application was checked; resume what you suspended
-  remove  as root on the node: remove the original of a copy, when you do not go back; it cannot be undone, and does
-          nothing after a rename
 EOF
 }
 
@@ -205,21 +201,12 @@ do_import() {
 check_import() {
     has_succeeded "$import_name"
     pods logs "$import_name" | grep -qF "$handle"
-    # A disk that is not mounted is an empty directory.
-    test -z "$mount" ||
-        pods logs "$import_name" | grep -F 'its former content is still in' | grep -qvF "/.rootcellar-$handle"
 }
 undo_import() {
     check_unused
-    # No export replaces a mount, but it ends an import that was interrupted.
-    phase=$(pod_phase "$import_name")
-    if test -z "$mount" || test "${phase:-Succeeded}" != Succeeded; then
-        echo "If the log says that there is no such volume, and $directory is still the directory, the import did not begin:" \
-            "delete the pods $import_name and $export_name in namespace $pod_namespace, and go on."
-        run_pod "$export_name" "$export_pod"
-    else
-        echo "Volume $handle stays. Files that pods wrote are only there: rootcellar volume export $handle --to DIR"
-    fi
+    echo "If the log says that there is no such volume, and $directory is still the directory, the import did not begin:" \
+        "delete the pods $import_name and $export_name in namespace $pod_namespace, and go on."
+    run_pod "$export_name" "$export_pod"
     delete_pods
 }
 
@@ -251,129 +238,6 @@ do_finish() {
 }
 check_finish() { has_policy "$policy"; }
 undo_finish() { do_retain; }
-
-# The steps below run on the node. A pool has another id on each node.
-check_node() {
-    test "${NODE-}" != "$node" || return 0
-    grep -qF "\"$pool_id\"" "$pool_path/.rootcellar/pool.json" || {
-        echo "pool $pool_id is not at $pool_path; run this as root on node $node, and there with NODE=$node if the" \
-            "pool is lost" >&2
-        return 1
-    }
-}
-
-check_one_line() {
-    if has_line "$directory" && has_line "$mount"; then
-        echo "$fstab has lines for $directory and for $mount; see by findmnt whose disk is where, and remove one" >&2
-        return 1
-    fi
-}
-
-# A path as a field of /etc/fstab, where spaces are octal numbers.
-field() { printf '%s' "$1" | sed 's/\\/\\134/g; s/ /\\040/g'; }
-
-# The pattern of awk for the lines of the mount at $from.
-# shellcheck disable=SC2016 # awk expands it
-is_line='{ path = $2; sub("/+$", "", path) } $1 !~ /^#/ && path == ENVIRON["from"]'
-
-has_line() { # PATH
-    from=$(field "$1") awk "$is_line"' { found = 1 } END { exit !found }' "$fstab"
-}
-
-# Gives the lines of a mount in /etc/fstab another path, or removes them. It is last, so that a boot before brings
-# everything back. Plans for other claims wait for it.
-edit_fstab() { # FROM [TO]
-    (
-        flock 9
-        has_line "$1" || exit 0
-        temporary=$(mktemp "$fstab.XXXXXX")
-        cp -p "$fstab" "$temporary"
-        from=$(field "$1") to=$(field "${2-}") awk "$is_line"' {
-            if (ENVIRON["to"] == "") next
-            $2 = ENVIRON["to"]
-        } { print }' "$fstab" >"$temporary"
-        sync
-        mv "$temporary" "$fstab"
-    ) 9<"${fstab%/*}"
-    test ! -d /run/systemd/system || systemctl daemon-reload
-}
-
-# Binds a mount to another path, also if a part of that is done. Another mount there is not taken for it.
-move_mount() { # FROM TO
-    if mountpoint -q "$2"; then
-        if mountpoint -q "$1"; then
-            expect "the directory at $2" "$(stat -c %d:%i "$2")" "$(stat -c %d:%i "$1")"
-        fi
-    else
-        mountpoint "$1"
-        mkdir -p "$2"
-        mount --bind "$1" "$2"
-    fi
-    remove_mount "$1"
-}
-
-remove_mount() { # PATH
-    ! mountpoint -q "$1" || umount "$1"
-    test ! -e "$1" || rmdir "$1"
-}
-
-remove_parent() { test ! -d "${mount%/*}" || rmdir --ignore-fail-on-non-empty "${mount%/*}"; }
-
-# The provisioner makes a volume again for a mount that it finds, so the mount moves before its volume is deleted.
-do_move() {
-    check_node
-    check_one_line
-    echo "If a unit of systemd mounts $directory, and no line of $fstab, change it to $mount."
-    move_mount "$directory" "$mount"
-    edit_fstab "$directory" "$mount"
-}
-check_move() {
-    mountpoint "$mount"
-    test ! -e "$directory"
-    if has_line "$directory"; then return 1; fi
-}
-undo_move() {
-    check_node
-    check_one_line
-    move_mount "$mount" "$directory"
-    # The import has made it read-only.
-    mount -o remount,bind,rw "$directory"
-    edit_fstab "$mount" "$directory"
-    remove_parent
-}
-
-# Before the volume is complete, the original is the only copy.
-do_remove() {
-    check_node
-    # A copy of the volume has its id too, as that of its source.
-    found=$(find "$pool_path/volumes" -mindepth 2 -maxdepth 2 -name volume.json \
-        -exec grep -lE "\"id\": *\"$handle\"" {} +) || :
-    test -n "$found" || {
-        echo "$pool_path does not have volume $handle; if it was moved or deleted since, remove ${mount:-$originals*} by hand" >&2
-        return 1
-    }
-    if test -z "$mount"; then
-        rm -rf "$originals"*
-    else
-        remove_mount "$mount"
-        edit_fstab "$mount"
-        remove_parent
-    fi
-}
-check_remove() {
-    check_node
-    if test -z "$mount"; then
-        set -- "$originals"*
-        test ! -e "$1"
-        return
-    fi
-    test ! -e "$mount"
-    if has_line "$mount"; then return 1; fi
-}
-undo_remove() {
-    echo 'The original was removed, and cannot come back.' >&2
-    return 1
-}
 
 case $# in
 0) usage && printf '\n%s\n' "$report" && exit ;;

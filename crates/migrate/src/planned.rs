@@ -39,8 +39,6 @@ pub(crate) struct Facts<'a> {
     pub(crate) claim: &'a Stored<Claim>,
     pub(crate) volume: &'a Stored<Volume>,
     pub(crate) directory: String,
-    /// The path to which its mount moves before the import.
-    pub(crate) mount: Option<String>,
     pub(crate) node: &'a str,
     pub(crate) pool: Pool,
     pub(crate) size: u64,

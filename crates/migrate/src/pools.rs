@@ -25,7 +25,6 @@ struct Listed {
 pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) id: PoolId,
-    pub(crate) path: String,
     /// Whether it is known to enforce no sizes.
     pub(crate) enforces_none: bool,
     /// Why it takes no directory.
@@ -80,7 +79,6 @@ impl Pools {
                 (None, Some(id)) => Ok(Pool {
                     name: pool.name.clone(),
                     id,
-                    path: pool.path.clone(),
                     enforces_none: pool.enforcement.as_deref() == Some("none"),
                     takes_none: pool.takes_none(),
                 }),

@@ -52,14 +52,6 @@ impl System {
             _ => Self::Manual,
         })
     }
-
-    /// The path outside the directories of its provisioner to which a mount moves, if its directories are
-    /// mounts that the provisioner discovers.
-    pub(crate) fn mount(self, directory: &str) -> Option<String> {
-        let (parent, name) = directory.rsplit_once('/')?;
-        let parent = parent.trim_start_matches('/');
-        (self == Self::Static).then(|| format!("/{parent}.rootcellar/{name}"))
-    }
 }
 
 /// The provisioner that a volume names, or nothing.

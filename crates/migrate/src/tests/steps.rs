@@ -7,15 +7,6 @@ use std::process::{Command as Process, Output};
 
 use super::*;
 
-/// The path of the pool in the fixtures.
-const POOL: &str = "/var/lib/rootcellar/pools/default";
-
-/// A mount is a file in STATE.
-const MOUNTPOINT: &str = "#!/bin/sh
-for path; do :; done
-test -e \"$STATE/mounted$(echo \"$path\" | tr / _)\"
-";
-
 const KUBECTL: &str = include_str!("kubectl.sh");
 
 fn is_there(path: &Path) -> bool {
@@ -37,28 +28,10 @@ impl Cluster {
             dir,
             plan: only(report),
         };
-        let fstab = cluster.path("fstab");
-        let script = script
-            .replace("fstab=/etc/fstab", &format!("fstab={}", fstab.display()))
-            .replace(POOL, cluster.path("pool").to_str().unwrap());
         fs::write(cluster.path("plan.sh"), script).unwrap();
-        for (name, text) in [
-            ("kubectl", KUBECTL),
-            ("mountpoint", MOUNTPOINT),
-            (
-                "mount",
-                "#!/bin/sh\n[ \"$1\" != --bind ] || cp \"$STATE/mounted$(echo \"$2\" | tr / _)\" \"$STATE/mounted$(echo \"$3\" | tr / _)\"\n",
-            ),
-            (
-                "umount",
-                "#!/bin/sh\nrm \"$STATE/mounted$(echo \"$1\" | tr / _)\"\n",
-            ),
-        ] {
-            fs::write(cluster.path(name), text).unwrap();
-            fs::set_permissions(cluster.path(name), fs::Permissions::from_mode(0o755)).unwrap();
-        }
+        fs::write(cluster.path("kubectl"), KUBECTL).unwrap();
+        fs::set_permissions(cluster.path("kubectl"), fs::Permissions::from_mode(0o755)).unwrap();
         let state = [
-            ("fstab", ""),
             ("pv", ""),
             ("policy", cluster.variable("policy")),
             ("csi", cluster.variable("old_csi")),
@@ -66,9 +39,6 @@ impl Cluster {
         for (name, text) in state {
             fs::write(cluster.path(name), text).unwrap();
         }
-        fs::create_dir_all(cluster.path("pool/.rootcellar")).unwrap();
-        let marker = format!("{{\"id\": \"{}\"}}", cluster.variable("pool_id"));
-        fs::write(cluster.path("pool/.rootcellar/pool.json"), marker).unwrap();
         for workload in cluster.variable("workloads").split_whitespace() {
             let (workload, replicas) = workload.split_once('=').unwrap();
             let name = workload.replace('/', ".");
@@ -94,18 +64,6 @@ impl Cluster {
 
     fn variable(&self, name: &str) -> &str {
         variable(self.plan.planned.as_ref().unwrap(), name)
-    }
-
-    /// The import has made the volume.
-    fn has_volume(&self) {
-        fs::create_dir_all(self.path("pool/volumes/a")).unwrap();
-        let record = format!("{{\"id\": \"{}\"}}", self.variable("handle"));
-        fs::write(self.path("pool/volumes/a/volume.json"), record).unwrap();
-    }
-
-    fn mounted(&self, path: &Path) -> PathBuf {
-        let path = path.to_str().unwrap();
-        self.path(&format!("mounted{}", path.replace('/', "_")))
     }
 
     fn run(&self, verb: &str, step: &str) -> Output {
@@ -139,10 +97,7 @@ impl Cluster {
     /// The steps for kubectl.
     fn steps(&self) -> Vec<&'static str> {
         let steps = self.plan.planned.as_ref().unwrap().steps;
-        let steps = steps.split(' ');
-        steps
-            .filter(|step| !matches!(*step, "move" | "remove"))
-            .collect()
+        steps.split(' ').collect()
     }
 
     /// The objects that a rollback must restore.
@@ -228,8 +183,6 @@ fn a_step_out_of_order_is_refused() {
         "the driver and handle of pvc-11 is ' ', not 'csi.rootcellar.dev ",
     );
     cluster.refuses("undo", "import", "a pod names claim data-db-0");
-    cluster.refuses("undo", "remove", "cannot come back");
-    cluster.refuses("do", "remove", "does not have volume v1-");
     cluster.refuses(
         "do",
         "move",
@@ -321,37 +274,4 @@ fn an_interrupted_deletion_ends_before_the_volume_comes_back() {
     assert!(is_there(&cluster.path("pv")) && !is_there(&cluster.path("deleted")));
     let again = parsed(&cluster.read("pv"));
     assert_eq!(again["spec"]["claimRef"]["name"], "data-db-0");
-}
-
-/// Only the originals of this volume are removed.
-#[test]
-fn the_original_of_a_copy_is_removed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("data");
-    let mut objects = fixture("local-path");
-    object(&mut objects, "PersistentVolume")["spec"]["hostPath"]["path"] = path.to_str().into();
-    let cluster = Cluster::new(&objects, "");
-    let original = PathBuf::from(format!("{}a1", cluster.variable("originals")));
-    let other = dir.path().join(".rootcellar-v1-other-a1");
-    for made in [&original, &other, &path] {
-        fs::create_dir_all(made.join("content")).unwrap();
-    }
-    cluster.refuses("check", "remove", "failed");
-    cluster.refuses("do", "remove", "does not have volume v1-");
-    cluster.has_volume();
-    let record = cluster.read("pool/volumes/a/volume.json");
-    let source = cluster.variable("handle");
-    let clone = format!("{{\"id\": \"v1-clone\", \"source\": {{\"volume\": \"{source}\"}}}}");
-    fs::write(cluster.path("pool/volumes/a/volume.json"), clone).unwrap();
-    cluster.refuses("do", "remove", "does not have volume v1-");
-    fs::write(cluster.path("pool/volumes/a/volume.json"), record).unwrap();
-    let marker = cluster.path("pool/.rootcellar/pool.json");
-    let own = cluster.read("pool/.rootcellar/pool.json");
-    fs::write(&marker, "{\"id\": \"of another node\"}").unwrap();
-    cluster.refuses("do", "remove", "run this as root on node n1");
-    assert!(is_there(&original));
-    fs::write(&marker, own).unwrap();
-    cluster.runs("do", "remove");
-    cluster.runs("do", "remove");
-    assert!(!is_there(&original) && is_there(&other) && is_there(&path));
 }
