@@ -48,8 +48,8 @@ pub(super) struct ImportArgs {
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 
-    /// Import it into this pool, or this member of a pool set
-    #[arg(long, value_name = "NAME[/MEMBER]")]
+    /// Import it into this pool, which is on the mount of the directory
+    #[arg(long, value_name = "NAME")]
     pool: String,
 
     /// Give the volume this name, such as that of its former PersistentVolume

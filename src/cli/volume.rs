@@ -73,11 +73,11 @@ pub(super) enum VolumeCommand {
     /// record. The volume may be in use. The name of the PersistentVolume in the record stays. It may be repeated.
     #[command(after_help = "Example:\n  rootcellar volume label ID --claim shop/data")]
     Label(LabelArgs),
-    /// Make a directory of this node a volume, by a rename into a pool on the same filesystem or by a copy
+    /// Make a directory of this node a volume, by a rename into a pool on the same mount
     ///
-    /// Run it on the node, or with --host in a pod. It refuses a directory that is in use. A file stays at
-    /// the path, so that no pod starts on an empty directory. It may be repeated, and `volume export`
-    /// undoes it.
+    /// Run it on the node, or with --host in a pod. It refuses a directory that is in use, and one that cannot be
+    /// renamed into the pool: `rootcellar-migrate claim` copies such a claim. A file stays at the path, so that no pod
+    /// starts on an empty directory. It may be repeated, and `volume export` undoes it.
     #[command(
         after_help = "Example:\n  rootcellar volume import /srv/data --pool fast --name pv-data --size 10Gi --claim shop/data"
     )]

@@ -10,7 +10,7 @@ use crate::pool::store::record::VolumeRecord;
 /// A copy of a directory as a volume, or of a volume as a directory, that an earlier version did not end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnfinishedCopy {
-    /// What it is, and where its data is.
+    /// The copy, and the place of its data.
     pub what: String,
     pub remedy: String,
 }

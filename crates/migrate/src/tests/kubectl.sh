@@ -84,7 +84,7 @@ patch\ statefulset/*)
     ;;
 logs\ *)
     [ -e "pod.$1" ]
-    echo "volume $HANDLE, and its former content is still in /mnt"
+    echo "volume $HANDLE"
     ;;
 scale\ *)
     printf '%s' "$3" >"$(file replicas "$1")"
