@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::thread;
 
 use clap::{Parser, Subcommand};
+use nix::sys::signal::{SigSet, Signal};
 
 use direct::{ReceiveOptions, SendOptions};
 use fault::{Doing, Error, Result};
@@ -46,6 +47,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Wait until the pod ends, for commands in it
+    Idle,
     /// Print the bytes and entries that a copy of this volume needs
     Need { source: PathBuf },
     /// Print the bytes and entries that are free in this volume; - if entries have no limit
@@ -130,6 +133,7 @@ pub fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<()> {
     match command {
+        Command::Idle => idle(),
         Command::Need { source } => {
             let Need { bytes, entries, .. } = Need::of(&Top::open(source, false)?)?;
             print(&format!("{bytes} {entries}"))
@@ -181,6 +185,18 @@ fn received(top: Top, id: &str, from: &ReceiveOptions) -> Result<u128> {
         move |to| have(&same, &own_id, to),
         |from| receive(&top, id, from),
     )
+}
+
+/// Waits for the signal that ends the pod, which the kernel does not deliver by itself to the first process of a container.
+fn idle() -> Result<()> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    let waited = signals.thread_block().and_then(|()| signals.wait());
+    waited
+        .map(drop)
+        .map_err(io::Error::from)
+        .doing("wait for a signal")
 }
 
 fn word(fingerprint: u128) -> String {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use objects::ReclaimPolicy;
 use objects::manifest::ClaimMode;
 use objects::script::stream;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 /// The kinds that a plan reads, and the part of it that is missing without them.
@@ -32,6 +32,7 @@ pub(crate) struct Cluster {
     pub(crate) stateful_sets: Vec<Workload>,
     pub(crate) deployments: Vec<Workload>,
     pub(crate) classes: Vec<Class>,
+    pub(crate) snapshots: Vec<Snapshot>,
     /// The kinds of which the input has objects.
     kinds: BTreeSet<String>,
 }
@@ -53,6 +54,13 @@ pub(crate) struct Metadata {
     pub(crate) annotations: BTreeMap<String, String>,
     pub(crate) owner_references: Vec<Owner>,
     pub(crate) deletion_timestamp: Option<String>,
+}
+
+impl Metadata {
+    /// The namespace and the name of an object.
+    pub(crate) fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
 }
 
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -81,10 +89,17 @@ pub(crate) struct VolumeSpec {
     pub(crate) local: Option<Local>,
     pub(crate) csi: Option<Csi>,
     pub(crate) node_affinity: Option<Affinity>,
+    #[serde(deserialize_with = "known_policy")]
     pub(crate) persistent_volume_reclaim_policy: Option<ReclaimPolicy>,
     pub(crate) storage_class_name: String,
     pub(crate) volume_mode: Option<String>,
     pub(crate) mount_options: Vec<String>,
+}
+
+/// The policy, or none if it is Recycle, which only old volumes have.
+fn known_policy<'de, D: Deserializer<'de>>(json: D) -> Result<Option<ReclaimPolicy>, D::Error> {
+    let json = Value::deserialize(json)?;
+    Ok(ReclaimPolicy::deserialize(json).ok())
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -190,6 +205,10 @@ pub(crate) struct PodSpec {
     pub(crate) node_name: String,
     pub(crate) volumes: Vec<PodVolume>,
     pub(crate) security_context: SecurityContext,
+    /// The fields that choose a node, as they are.
+    pub(crate) node_selector: Value,
+    pub(crate) tolerations: Value,
+    pub(crate) affinity: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -251,7 +270,32 @@ pub(crate) struct Retention {
 pub(crate) struct Class {
     pub(crate) metadata: Metadata,
     #[serde(default)]
+    pub(crate) provisioner: String,
+    #[serde(default)]
+    pub(crate) volume_binding_mode: String,
+    #[serde(default)]
     pub(crate) allow_volume_expansion: bool,
+    #[serde(default)]
+    pub(crate) parameters: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Snapshot {
+    pub(crate) metadata: Metadata,
+    #[serde(default)]
+    pub(crate) spec: SnapshotSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SnapshotSpec {
+    pub(crate) source: SnapshotSource,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct SnapshotSource {
+    pub(crate) persistent_volume_claim_name: String,
 }
 
 fn typed<T: DeserializeOwned>(json: &Value) -> Result<T, String> {
@@ -289,6 +333,7 @@ impl Cluster {
             "StatefulSet" => self.stateful_sets.push(typed(&json)?),
             "Deployment" => self.deployments.push(typed(&json)?),
             "StorageClass" => self.classes.push(typed(&json)?),
+            "VolumeSnapshot" => self.snapshots.push(typed(&json)?),
             _ => return Ok(()),
         }
         self.kinds.insert(kind);

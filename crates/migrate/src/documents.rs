@@ -74,7 +74,7 @@ pub(crate) fn pod(
         kind: "Pod",
         metadata: Metadata {
             name: pod_name(facts, verb),
-            namespace: Some(options.pod_namespace.clone()),
+            namespace: Some(options.common.pod_namespace.clone()),
             ..Metadata::default()
         },
         spec: PodSpec {
@@ -84,7 +84,7 @@ pub(crate) fn pod(
             tolerations: json!([{ "operator": "Exists" }]),
             containers: vec![Container {
                 name: verb,
-                image: options.image.clone(),
+                image: options.common.image.clone(),
                 command,
                 security_context: json!({ "privileged": true }),
             }],
@@ -113,8 +113,13 @@ pub(crate) fn old_volume(json: &Value) -> Result<String, String> {
     if let Some(claim) = spec["claimRef"].as_object_mut() {
         claim.remove("resourceVersion");
     }
+    yaml_of(&json)
+}
+
+/// The YAML of a value.
+pub(crate) fn yaml_of(json: &Value) -> Result<String, String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    let text = serde_saphyr::to_string_with_options(&json, options);
+    let text = serde_saphyr::to_string_with_options(json, options);
     text.map_err(|error| format!("encode YAML: {error}"))
 }
 

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claim;
 mod cluster;
 mod documents;
 mod plan;
@@ -42,37 +43,27 @@ enum Command {
         after_help = "Example:\n  rootcellar-migrate plan --objects objects.json --pools pools.json --image registry.example/rootcellar:0.1.0 --claim shop/data --to plan-shop-data.sh"
     )]
     Plan(Box<Options>),
+
+    /// Print a shell script that gives claims copies of their volumes: on another node, of another class, or of another size
+    #[command(
+        after_help = "Example:\n  rootcellar-migrate claim shop/data --node node-b --objects objects.json --image registry.example/rootcellar:0.1.0 --to move-shop-data.sh"
+    )]
+    Claim(Box<claim::Options>),
 }
 
 #[derive(Debug, Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 struct Options {
-    /// Read the objects of the cluster from this file, the output of
-    /// kubectl get pv,pvc,pods,nodes,statefulsets,deployments,storageclasses -A -o json; - is stdin
-    #[arg(long, value_name = "FILE")]
-    objects: PathBuf,
+    #[command(flatten)]
+    common: Common,
 
     /// Read the pools from this file, the outputs of rootcellar pool list --json of all nodes; - is stdin
     #[arg(long, value_name = "FILE")]
     pools: PathBuf,
 
-    /// Write the script to this new file, and not to stdout. An existing file, which may be the only way back of a claim,
-    /// is refused
-    #[arg(long, value_name = "FILE")]
-    to: Option<PathBuf>,
-
     /// Move the volumes into the pools or pool sets with this name, or into this member of a set
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = parse_pool)]
     pool: String,
-
-    /// Use this image of the driver for the pods that import
-    #[arg(long, value_name = "REFERENCE")]
-    image: String,
-
-    /// Run these pods in this namespace, which allows privileged ones
-    #[arg(long, value_name = "NAMESPACE", default_value = "rootcellar-system",
-          value_parser = parse_namespace)]
-    pod_namespace: String,
 
     /// Plan only volumes of these systems, separated by commas: local-path (also of k3s), static, kubevirt,
     /// mazdermind, kutti, csi-host-path, manual (of type hostPath or local without a known provisioner)
@@ -94,6 +85,31 @@ struct Options {
     /// The node of volumes that name none
     #[arg(long, value_name = "NAME", requires = "claim")]
     node: Option<String>,
+}
+
+/// The options of every plan.
+#[derive(Debug, Args)]
+#[allow(clippy::doc_markdown, reason = "the comments are the help text")]
+struct Common {
+    /// Read the objects of the cluster from this file, the output of
+    /// kubectl get pv,pvc,pods,nodes,statefulsets,deployments,storageclasses -A -o json; - is stdin. Add volumesnapshots to
+    /// the kinds if the cluster has them, and the plan of claim lists those of the claim
+    #[arg(long, value_name = "FILE")]
+    objects: PathBuf,
+
+    /// Write the script to this new file, and not to stdout. An existing file, which may be the only way back of a claim,
+    /// is refused
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+
+    /// Use this image of the driver for the pods that move data
+    #[arg(long, value_name = "REFERENCE")]
+    image: String,
+
+    /// Run these pods in this namespace, which allows privileged ones
+    #[arg(long, value_name = "NAMESPACE", default_value = "rootcellar-system",
+          value_parser = parse_namespace)]
+    pod_namespace: String,
 
     #[command(flatten)]
     driver: DriverArgs,
@@ -144,7 +160,7 @@ fn parse_kubelet_dir(text: &str) -> Result<String, String> {
 impl Options {
     /// The socket of the driver, as its node sees it. The pods that import work on the node's mounts.
     fn endpoint(&self) -> String {
-        let (kubelet, driver) = (&self.kubelet_dir, &self.driver.driver_name);
+        let (kubelet, driver) = (&self.common.kubelet_dir, &self.common.driver.driver_name);
         format!("unix://{kubelet}/plugins/{driver}/csi.sock")
     }
 
@@ -180,6 +196,7 @@ pub fn main() -> ExitCode {
     };
     let done = match command {
         Command::Plan(options) => run(&options),
+        Command::Claim(options) => claim::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -193,13 +210,13 @@ pub fn main() -> ExitCode {
 
 /// Prints the plans. False if a claim is refused, or if there is none.
 fn run(options: &Options) -> Result<bool, String> {
-    if options.objects == options.pools {
+    if options.common.objects == options.pools {
         return Err("--objects and --pools are the same".to_owned());
     }
-    let cluster = read(&options.objects, Cluster::parse)?;
+    let cluster = read(&options.common.objects, Cluster::parse)?;
     let pools = read(&options.pools, Pools::parse)?;
     let report = Report::new(&cluster, &pools, options);
-    report.script().print(options.to.as_deref())?;
+    report.script().print(options.common.to.as_deref())?;
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
     Ok(!is_refused && !report.claims.is_empty())
 }

@@ -159,7 +159,7 @@ impl Plan {
             "its reclaim policy is missing or Recycle; set it to Retain first".to_owned()
         });
         let policy = self.or_refuse(policy);
-        let runners = pods::runners(claim, cluster, self);
+        let runners = pods::runners(claim, cluster, &mut self.warnings);
         self.warn(claim, volume, cluster);
         let mount_options = self.mount_options(volume);
         let pool = pool?;
@@ -291,7 +291,7 @@ impl Plan {
                 shared.join(" and ")
             ));
         }
-        pods::warn_fs_group(claim, volume, cluster, self);
+        pods::warn_fs_group(claim, volume, cluster, &mut self.warnings);
         let class = claim.spec.storage_class_name.as_deref().unwrap_or_default();
         let known = cluster
             .classes
@@ -389,10 +389,10 @@ impl Facts<'_> {
             ("old_csi", self.old_csi()),
             (
                 "new_csi",
-                format!("{} {handle}", options.driver.driver_name),
+                format!("{} {handle}", options.common.driver.driver_name),
             ),
             ("handle", handle),
-            ("pod_namespace", options.pod_namespace.clone()),
+            ("pod_namespace", options.common.pod_namespace.clone()),
             ("import_name", pod_name(self, "import")),
             ("export_name", pod_name(self, "export")),
             ("import_pod", pod("import", import_command(self, options))?),
@@ -413,8 +413,8 @@ impl Facts<'_> {
             labels: self.volume.object.metadata.labels.clone(),
             handle: self.handle.to_string(),
             place: Place {
-                driver: options.driver.driver_name.clone(),
-                topology_key: options.driver.topology_key.clone(),
+                driver: options.common.driver.driver_name.clone(),
+                topology_key: options.common.driver.topology_key.clone(),
                 node,
             },
             claim,

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::{Claim, Cluster, PodSpec, Volume};
-use crate::planned::{Plan, Runners};
+use crate::planned::Runners;
 
 /// The runners of a claim. Those that cannot be scaled are also a warning.
-pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Runners {
+pub(crate) fn runners(claim: &Claim, cluster: &Cluster, warnings: &mut Vec<String>) -> Runners {
     let mut workloads = BTreeMap::new();
     let mut runners = Runners::default();
     let kinds = [
@@ -23,7 +23,7 @@ pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Runn
         let mut owners = pod.metadata.owner_references.iter();
         let owner = match owners.find(|owner| owner.controller) {
             None => {
-                plan.warnings.push(format!(
+                warnings.push(format!(
                     "pods: pod {name} has no controller: the step stop deletes it, and you create it again"
                 ));
                 runners.bare_pods.push(name.clone());
@@ -37,7 +37,7 @@ pub(crate) fn runners(claim: &Claim, cluster: &Cluster, plan: &mut Plan) -> Runn
                 format!("{} {}", owner.kind, owner.name)
             }
         };
-        plan.warnings.push(format!(
+        warnings.push(format!(
             "pods: pod {name} is of {owner}, which this plan cannot scale: stop it yourself"
         ));
         runners
@@ -71,7 +71,12 @@ fn workload_of<'a>(kind: &str, name: &'a str) -> Option<(&'static str, &'a str)>
 }
 
 /// Warns of pods with fsGroup. Kubernetes leaves hostPath volumes alone, and changes the others.
-pub(crate) fn warn_fs_group(claim: &Claim, volume: &Volume, cluster: &Cluster, plan: &mut Plan) {
+pub(crate) fn warn_fs_group(
+    claim: &Claim,
+    volume: &Volume,
+    cluster: &Cluster,
+    warnings: &mut Vec<String>,
+) {
     if volume.spec.local.is_some() {
         return;
     }
@@ -88,7 +93,7 @@ pub(crate) fn warn_fs_group(claim: &Claim, volume: &Volume, cluster: &Cluster, p
         } else {
             "at each start; fsGroupChangePolicy: OnRootMismatch limits that"
         };
-        plan.warnings.push(format!(
+        warnings.push(format!(
             "fsGroup: the pods have fsGroup {group}, which begins to act: the kubelet gives every file \
              this group and group rights, {policy}; databases such as PostgreSQL refuse such a directory"
         ));

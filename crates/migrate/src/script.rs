@@ -21,7 +21,11 @@ impl Report {
             argument: "NAMESPACE/CLAIM",
             report: self.to_string(),
             facts: facts.collect(),
-            steps: include_str!("plan.sh"),
+            steps: concat!(
+                include_str!("common.sh"),
+                include_str!("plan.sh"),
+                include_str!("dispatch.sh")
+            ),
         }
     }
 }

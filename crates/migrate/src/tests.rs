@@ -1,3 +1,6 @@
+mod claim_faults;
+mod claim_steps;
+mod claims;
 mod steps;
 
 use serde_json::{Value, json};
@@ -44,8 +47,10 @@ fn options(line: &str) -> Options {
         "--image=registry.example/rc:1",
     ];
     let words = words.into_iter().chain(line.split_whitespace());
-    let Command::Plan(options) = Cli::try_parse_from(words).unwrap().command;
-    *options
+    match Cli::try_parse_from(words).unwrap().command {
+        Command::Plan(options) => *options,
+        Command::Claim(_) => unreachable!(),
+    }
 }
 
 fn report(objects: &[Value], line: &str) -> Report {
@@ -539,11 +544,9 @@ fn an_existing_plan_is_not_replaced() {
     std::fs::write(at("objects"), objects).unwrap();
     std::fs::write(at("pools"), POOLS).unwrap();
     let line = format!("--to {}", at("plan.sh"));
-    let options = Options {
-        objects: at("objects").into(),
-        pools: at("pools").into(),
-        ..options(&line)
-    };
+    let mut options = options(&line);
+    options.common.objects = at("objects").into();
+    options.pools = at("pools").into();
     assert_eq!(run(&options), Ok(true));
     let plan = std::fs::read_to_string(at("plan.sh")).unwrap();
     assert!(plan.contains("shop/data-db-0"));

@@ -18,6 +18,7 @@ pub struct Script<'a> {
     pub report: String,
     /// The variables of each object.
     pub facts: Vec<(&'a str, &'a [(&'static str, String)])>,
+    /// The names of the objects are also in its variable `objects`.
     pub steps: &'static str,
 }
 
@@ -25,6 +26,8 @@ impl Display for Script<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "#!/bin/sh\n# {}", self.title)?;
         writeln!(f, "report={}", quote(self.report.trim_end()))?;
+        let objects: Vec<&str> = self.facts.iter().map(|(key, _)| *key).collect();
+        writeln!(f, "objects={}", quote(&objects.join(" ")))?;
         writeln!(f, "\nfacts() {{ # {}\n    case $1 in", self.argument)?;
         for (key, variables) in &self.facts {
             writeln!(f, "    {})", quote(key))?;

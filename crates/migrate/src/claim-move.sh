@@ -1,0 +1,112 @@
+# shellcheck shell=sh disable=SC2154,SC2317 # the variables are of facts, which rootcellar-migrate writes above
+# The commands for several steps and claims.
+usage() {
+    cat <<'USAGE'
+Usage: sh PLAN                           print this, and the claims with their warnings and refusals
+       sh PLAN status                    print a line for each claim: how far it is
+       sh PLAN move NAMESPACE/CLAIM|all  take the steps until finish that are not done; claims that share a workload are
+                                         moved together by all
+       sh PLAN do STEP NAMESPACE/CLAIM     take a step, and check it
+       sh PLAN check STEP NAMESPACE/CLAIM  fail if the step is not done
+       sh PLAN undo STEP NAMESPACE/CLAIM   take it back; undo the steps that were begun, the last one first
+
+  retain   keep the data if an object is deleted; do this for every claim before you stop any pod
+  prepare  make the new volume, and compare its space with the need; the application still runs
+  stop     stop the pods; suspend GitOps, autoscalers and operators first, because they start pods again
+  copy     copy the volume and compare both; a repeat goes on where it was
+  swap     give the claim its new volume: the claim is made again under its name
+  start    start the pods; then check the data by the application's own means
+  finish   set the policy of before, when the application was checked; resume what you suspended
+  remove   delete the old volume with its data, when you do not go back; it cannot be undone
+USAGE
+}
+
+# Sets progress to how far the claim is.
+find_progress() {
+    find_now
+    if test -z "$new"; then
+        progress='not begun'
+    elif test "$now" = "$new"; then
+        find_mark moved
+        progress='swapped'
+        test -z "$mark" || progress='moved'
+    else
+        progress='prepared'
+        find_mark copying
+        test -z "$mark" || progress='being copied'
+        find_mark copied
+        test -z "$mark" || progress='copied'
+    fi
+}
+
+# Prints a line for a claim, with the nodes of its old and its new volume.
+show_status() { # NAMESPACE/CLAIM
+    facts "$1"
+    find_new
+    find_progress
+    find_old
+    old="$volume on node $node"
+    test -n "$found" || old=removed
+    # The value of a label, which is mostly the name of the node.
+    place=''
+    test -z "$new" || place=$(kubectl get pv "$new" --output \
+        jsonpath='{.spec.nodeAffinity.required.nodeSelectorTerms[*].matchExpressions[*].values[*]}')
+    echo "$1: $progress; new volume: ${new:-none}${place:+ on node $place}; old volume: $old"
+}
+
+# Takes a step, unless the claim is beyond it: it has its new volume, or none because swap was interrupted.
+take() { # STEP NAMESPACE/CLAIM
+    facts "$2"
+    find_new
+    if test -n "$new"; then
+        find_mark moved
+        test -z "$mark" || return 0
+        find_now
+        case "$1 $now" in
+        *" $volume" | swap\ * | start\ * | finish\ *) ;;
+        *) return 0 ;;
+        esac
+    fi
+    run_step 'do' "$1"
+}
+
+# Takes the steps that are not done, each one for all these claims before the next one.
+move() { # NAMESPACE/CLAIM...
+    for step in retain prepare stop copy swap start finish; do
+        for object; do
+            attempt take "$step" "$object"
+            test "$status" = 0 || { echo "$object: $step failed" >&2; return 1; }
+        done
+    done
+}
+
+# Moves all claims, those of a workload together.
+move_all() {
+    failed=''
+    for object in $objects; do
+        facts "$object"
+        test "${group%% *}" = "$object" || continue
+        # shellcheck disable=SC2086 # a word for each claim
+        attempt move $group
+        test "$status" = 0 || failed="$failed $group"
+    done
+    test -z "$failed" || { echo "failed:$failed" >&2; return 1; }
+}
+
+case $#.${1-} in
+1.status)
+    for object in $objects; do
+        show_status "$object"
+    done
+    exit
+    ;;
+2.move)
+    if test "$2" = all; then
+        move_all
+    else
+        facts "$2" || { echo "$0: claim $2 is not planned; sh $0 prints those that are" >&2; exit 64; }
+        move "$2"
+    fi
+    exit
+    ;;
+esac
