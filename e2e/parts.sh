@@ -86,9 +86,11 @@ image snapshot-controller $sig/snapshot-controller:v8.7.0 /snapshot-controller \
 image resizer $sig/csi-resizer:v2.3.0 /csi-resizer "$PARTS/bin/csi-resizer=/csi-resizer"
 image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-registrar:v2.17.0" /registrar \
     "${REGISTRAR:-$PARTS/bin/registrar}=/registrar"
-if [ "${1:-}" = databases ]; then
+if [ "${1:-}" = databases ] || [ "${1:-}" = migration ]; then
     ./debian.sh "$PARTS/debian-root"
     image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox
+fi
+if [ "${1:-}" = databases ]; then
     build versitygw -C s3 build -ldflags '-s -w' -o "$PARTS/bin/" github.com/versity/versitygw/cmd/versitygw
 fi
 if [ "${1:-}" = monitoring ]; then

@@ -8,7 +8,7 @@
 #        run.sh upgrade [argument of the test binary...]     upgrades from the previous version, and rolls back
 #        run.sh startup                                      measures the time from claim to Running, and writes the tables
 #        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
-#        run.sh migration [argument of the test binary...]   imports volumes of local-path-provisioner and others; lost nodes and objects
+#        run.sh migration [argument of the test binary...]   moves claims of local-path-provisioner and others; lost nodes and objects
 #        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
 #        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd
 #        run.sh scale                                        measures the price of many nodes and volumes, and writes the table
@@ -103,7 +103,7 @@ upgrade)
     IMAGES="$IMAGES previous"
     ;;
 databases) IMAGES="$IMAGES debian" ;;
-migration) IMAGES="$IMAGES local-path" ;;
+migration) IMAGES="$IMAGES local-path debian" ;;
 monitoring) IMAGES="$IMAGES prometheus prometheus-operator prometheus-config-reloader" ;;
 # The nodes have no image of the release.
 release) IMAGES="pause busybox agnhost" ;;

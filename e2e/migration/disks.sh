@@ -1,17 +1,26 @@
 #!/bin/sh
-# Creates the disk of a node for the scenarios of migrations, at /mnt/disk: ext4 on node1, XFS on node2. local-path's
-# directories and the driver's pool are both on it, so that a rename can move a tree from one to the other. The node gets an
-# /etc of its own, for its fstab.
+# Creates the disks of a node for the scenarios of migrations. At /mnt/disk is ext4 on node1 and XFS on node2. local-path's
+# directories and the driver's pool are both on it, so that a rename can move a tree from one to the other. At /mnt/btrfs,
+# on node1 only, is a btrfs with such a pool that enforces sizes, where no rename can charge a tree. The node gets an /etc
+# of its own, for its fstab.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
 set -eu
-filesystem=ext4
-[ "$NODE" = node1 ] || filesystem=xfs
-truncate -s 4G "$NODE_ROOT/disk.img"
-"mkfs.$filesystem" -q "$NODE_ROOT/disk.img"
+mount -t tmpfs tmpfs /mnt
+disk() { # NAME FILESYSTEM SIZE
+    truncate -s "$3" "$NODE_ROOT/$1.img"
+    "mkfs.$2" -q "$NODE_ROOT/$1.img"
+    mkdir "/mnt/$1"
+    mount -o loop "$NODE_ROOT/$1.img" "/mnt/$1"
+    mkdir "/mnt/$1/rootcellar"
+}
 mkdir -p "$NODE_ROOT/etc/upper" "$NODE_ROOT/etc/work"
 mount -t overlay overlay -o "lowerdir=/etc,upperdir=$NODE_ROOT/etc/upper,workdir=$NODE_ROOT/etc/work" /etc
-mount -t tmpfs tmpfs /mnt
-mkdir /mnt/disk
-mount -o loop "$NODE_ROOT/disk.img" /mnt/disk
-mkdir /mnt/disk/rootcellar /mnt/disk/local-path
+case $NODE in
+node1)
+    disk disk ext4 4G
+    disk btrfs btrfs 1G
+    ;;
+*) disk disk xfs 4G ;;
+esac
+mkdir /mnt/disk/local-path

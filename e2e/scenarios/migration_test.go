@@ -15,7 +15,7 @@ import (
 )
 
 // migrations run on a cluster of their own, by `make e2e-migration`, with the disks of migration/disks.sh.
-var migrations = slices.Concat(lost, imports, fromLocalPath, sources)
+var migrations = slices.Concat(lost, interruptions, imports, fromLocalPath, sources, claims)
 
 var imports = []entry{
 	{"a hostPath PersistentVolume made by hand is imported under its claim, and exported again", importByHand},
@@ -26,6 +26,8 @@ const (
 	oldDisk = "/mnt/disk"
 	// localPath is the directory of local-path-provisioner's volumes.
 	localPath = oldDisk + "/local-path"
+	// btrfsPath is the directory of those on node1's btrfs with quota, which the class local-path-btrfs has.
+	btrfsPath = "/mnt/btrfs/local-path"
 	// newPool is the path of the pool `default`.
 	newPool = oldDisk + "/rootcellar"
 )
@@ -35,11 +37,12 @@ func TestMigration(t *testing.T) {
 	s := &scenario{T: t, namespace: metav1.NamespaceDefault}
 	s.install("--values", filepath.Join(root, "e2e/migration/values.yaml"))
 	s.installLocalPath()
-	for _, entry := range lost {
+	alone := len(lost) + len(interruptions)
+	for _, entry := range migrations[:alone] {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
 	t.Run("apart", func(t *testing.T) {
-		for _, entry := range migrations[len(lost):] {
+		for _, entry := range migrations[alone:] {
 			t.Run(entry.title, func(t *testing.T) {
 				t.Parallel()
 				play(t, entry)
@@ -54,9 +57,16 @@ func (s *scenario) installLocalPath() {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(os.Getenv("PARTS"), "local-path.yaml"))
 	s.must(err)
-	manifest := strings.Replace(string(text), "/opt/local-path-provisioner", localPath, 1)
-	if manifest == string(text) {
-		s.Fatal("the manifest of local-path-provisioner has another directory")
+	manifest := string(text)
+	for _, change := range [][2]string{
+		{`"/opt/local-path-provisioner"`, `"` + localPath + `", "` + btrfsPath + `"`},
+		{"provisioner: rancher.io/local-path\n", "provisioner: rancher.io/local-path\nparameters: {nodePath: " + localPath + "}\n"},
+	} {
+		changed := strings.Replace(manifest, change[0], change[1], 1)
+		if changed == manifest {
+			s.Fatalf("the manifest of local-path-provisioner has no %q", change[0])
+		}
+		manifest = changed
 	}
 	s.namespace = "local-path-storage"
 	s.apply(manifest)
@@ -65,6 +75,14 @@ apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: local-path-local, annotations: {defaultVolumeType: local}}
 provisioner: rancher.io/local-path
+parameters: {nodePath: ` + localPath + `}
+volumeBindingMode: WaitForFirstConsumer
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: local-path-btrfs}
+provisioner: rancher.io/local-path
+parameters: {nodePath: ` + btrfsPath + `}
 volumeBindingMode: WaitForFirstConsumer
 `)
 	s.kubectl("rollout", "status", "deployment/local-path-provisioner", "--timeout", patience.String())
