@@ -70,7 +70,8 @@ fn waiting(entry: &IncomingEntry, pool: &Path) -> (String, String) {
             let at = entry.path(pool);
             let remedy = if entry.is_counted() {
                 format!(
-                    "copy {} to where it belongs and remove {}, or export it with the version that began this",
+                    "copy {} to where it belongs and remove {}, or export it after a rollback of the driver to the \
+                     version that began this",
                     at.join(layout::DATA).display(),
                     at.display()
                 )

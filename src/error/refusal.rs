@@ -150,6 +150,11 @@ pub enum Refusal {
     /// Another import of the name was in another pool.
     #[error("volume {id} has the name {name} already; choose another --name")]
     NameTaken { id: VolumeId, name: VolumeName },
+    #[error(
+        "this command is of an earlier version, and would copy the directory, which no rename takes into the pool; \
+         `rootcellar-migrate claim` copies a claim into a new volume"
+    )]
+    CopyByCommand,
     /// The answer of the server to a command.
     #[error("{0}")]
     Server(String),

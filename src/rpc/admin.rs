@@ -11,7 +11,7 @@ use crate::admin;
 use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
-use crate::error::{Operation, Result};
+use crate::error::{Operation, Refusal, Result};
 use crate::pool::{Enforced, Unit};
 use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest, Undeleted};
 use paths::{text, texts};
@@ -74,6 +74,9 @@ service! {
 
         check_import(CheckImportRequest: name) -> CheckImportResponse,
             Rpc::read(Operation::Volume), |edge, request| {
+                if request.copy {
+                    return Err(Refusal::CopyByCommand.into());
+                }
                 let new = NewImport {
                     size: Bytes(request.size_bytes),
                     used: Bytes(request.used_bytes),
@@ -88,6 +91,7 @@ service! {
                     volume_id: place.id.to_string(),
                     pool_path: text(&place.pool)?,
                     pool_id: place.pool_id.to_string(),
+                    renames: true,
                     taken_paths: texts(&place.taken)?,
                     ..Default::default()
                 };
@@ -113,6 +117,7 @@ service! {
                     pool_id: exported.pool_id.to_string(),
                     name: exported.name.unwrap_or_default(),
                     origin: exported.origin.unwrap_or_default(),
+                    renames: true,
                     exported_to: exported.exported_to.as_deref().map_or(Ok(String::new()), text)?,
                     taken_paths: texts(&exported.taken)?,
                 })

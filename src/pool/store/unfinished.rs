@@ -41,8 +41,8 @@ impl UnfinishedCopy {
                 "an earlier version began to copy {from} as volume {id}, and did not end that; the data is in {place}"
             ),
             remedy: format!(
-                "import it again with that version, or {back} and remove {entry}; if volume {id} exists, only \
-                 remove {entry}"
+                "import it again after a rollback of the driver to that version, or {back} and remove {entry}; if \
+                 volume {id} exists, only remove {entry}"
             ),
         }
     }
@@ -61,7 +61,8 @@ impl UnfinishedCopy {
                 data.display()
             ),
             remedy: format!(
-                "export the volume again with that version, or compare both and remove {}",
+                "export the volume again after a rollback of the driver to that version, or compare both and \
+                 remove {}",
                 entry.display()
             ),
         }

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use rootcellar::admin::admin_client::AdminClient;
+use rootcellar::admin::{CheckImportRequest, ExportVolumeRequest};
 use support::messages::publish;
 use support::pod::PodNode;
 use support::server::Server;
 use support::tree::{Extent, Walked, nasty};
 use support::{directory_of, names, require, rootcellar};
+use tonic::transport::Endpoint;
 
 fn is_done(output: &Output, said: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
@@ -78,6 +81,44 @@ async fn the_commands_take_a_directory_there_and_back() {
     );
     assert_same(&tree, &other);
     assert_eq!(names(&pool.join("volumes")), [""; 0]);
+    server.stop();
+}
+
+/// A command of an earlier version renames as this one, and is refused before it copies. Such a command is in the plan
+/// of a claim that was made before an upgrade of the driver.
+///
+/// Proves: IM1, IM2.
+#[tokio::test]
+async fn a_command_of_an_earlier_version_renames_and_does_not_copy() {
+    require!(mount_namespace);
+    let node = PodNode::new();
+    let pool = node.path("disk/pool");
+    std::fs::create_dir(node.path("disk")).unwrap();
+    let mut command = Server::command(&node, &[]);
+    let option = format!("p={},init,any-filesystem,reserve=0", pool.display());
+    command.args(["--pool", &option]);
+    let server = node.spawn(&command).await;
+    let socket = format!("unix://{}", node.path("run/csi.sock").display());
+    let channel = Endpoint::try_from(socket).unwrap().connect_lazy();
+    let mut admin = AdminClient::new(channel);
+    let mut asked = CheckImportRequest {
+        name: "pvc-1".into(),
+        pool: "p".into(),
+        size_bytes: 1 << 20,
+        ..Default::default()
+    };
+    let place = admin.check_import(asked.clone()).await.unwrap();
+    assert!(place.into_inner().renames);
+    asked.copy = true;
+    let refused = admin.check_import(asked).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    assert!(refused.message().contains("earlier version"), "{refused}");
+    let mut clients = server.clients().await;
+    let created = clients.create(support::messages::create("pvc-2", 1 << 20));
+    let volume_id = created.await.unwrap().volume_id;
+    let dry_run = true;
+    let exported = admin.export_volume(ExportVolumeRequest { volume_id, dry_run });
+    assert!(exported.await.unwrap().into_inner().renames);
     server.stop();
 }
 
