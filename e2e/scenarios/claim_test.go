@@ -9,9 +9,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // copies follow docs/move.md.
@@ -23,6 +23,8 @@ var claims = []entry{
 	{"a target that is too small is refused before anything stops, and a full one leaves the claim as it was", copyTooLarge},
 	{"a PostgreSQL and its replica move to each other's nodes", copiedPostgres},
 	{"a local-path volume on btrfs with quota moves into a pool of the same disk", copiedQuota},
+	{"a hostPath volume and a mount of the static provisioner move into a pool of another disk", copiedByHand},
+	{"a pod without the key of a copy gets no data from it, and cannot give it any", copyAttacked},
 }
 
 // interruptions run alone, because they end processes by their command lines.
@@ -255,79 +257,6 @@ func copiedDevice(s *scenario) {
 	s.deleteClaim("disk")
 }
 
-// interrupt starts the move, acts as soon as a process of the copy receives, and waits for the end of the plan.
-func (c *claimPlan) interrupt(act func(plan *exec.Cmd)) {
-	c.Helper()
-	var out bytes.Buffer
-	plan := c.command("move")
-	plan.Stdout, plan.Stderr = &out, &out
-	plan.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.must(plan.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- plan.Wait() }()
-	c.eventually("the copy receives", patience, func() string {
-		select {
-		case err := <-ended:
-			c.Fatalf("the plan ended before: %v\n%s", err, &out)
-		default:
-		}
-		if findProcess("/rootcellar-copy receive ", func(string) bool { return true }) == 0 {
-			return "no process"
-		}
-		return ""
-	})
-	act(plan)
-	if err := <-ended; err == nil {
-		c.Fatalf("the plan succeeded:\n%s", &out)
-	}
-}
-
-// killCopies kills each process of the program that copies.
-func killCopies() {
-	for {
-		pid := findProcess("/rootcellar-copy ", func(string) bool { return true })
-		if pid == 0 || syscall.Kill(pid, syscall.SIGKILL) != nil {
-			return
-		}
-	}
-}
-
-// Proves: K1.
-func copyInterrupted(s *scenario) {
-	class := s.class(map[string]string{"pool": "default"})
-	s.claim("data", class, "1Gi")
-	s.pod("worker", with("data", "/data"), at(node2))
-	s.running("worker")
-	_, err := s.exec("worker", "dd if=/dev/urandom of=/data/large bs=1M count=400")
-	s.must(err)
-	files := s.seed("worker")
-	s.deletePod("worker")
-	c := s.copies("data", "--node", node1.name)
-	receives := func(string) bool { return true }
-	c.interrupt(func(*exec.Cmd) {
-		if pid := findProcess("/rootcellar-copy receive ", receives); pid != 0 {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	})
-	c.interrupt(func(plan *exec.Cmd) { s.must(syscall.Kill(-plan.Process.Pid, syscall.SIGKILL)) })
-	c.interrupt(func(*exec.Cmd) { killCopies() })
-	c.interrupt(func(*exec.Cmd) {
-		s.kubectl("delete", "pod", "--namespace", system, "--selector", "rootcellar.dev/move", "--force", "--grace-period=0")
-	})
-	c.interrupt(func(*exec.Cmd) {
-		back := s.kubeletLeaves()
-		s.kill(node1, driverProcess)
-		killCopies()
-		back()
-		s.driverReady()
-	})
-	c.run("move")
-	c.run("move")
-	c.isAt(node1, class, "1Gi", corev1.PersistentVolumeReclaimDelete)
-	s.pod("worker", with("data", "/data"))
-	s.sameData("worker", files)
-}
-
 // Proves: K1.
 func copyTooLarge(s *scenario) {
 	class := s.class(map[string]string{"pool": "default", "kind": "image"})
@@ -391,6 +320,72 @@ func copiedQuota(s *scenario) {
 	s.sameData("worker", files)
 	s.refused("worker", "dd if=/dev/zero of=/data/full bs=1M count=80 conv=fsync", "quota exceeded")
 	c.remove(m.old.Name)
+}
+
+// copiedByHand moves volumes from other filesystems than the pool's, so no rename can move them.
+//
+// Proves: K1.
+func copiedByHand(s *scenario) {
+	class := s.class(map[string]string{"pool": "default"})
+	const hostPath, mount = "/mnt/by-hand", "/mnt/static"
+	_, err := s.on(node1, "sh", "-euc", "mkdir "+hostPath+"; chmod 0777 "+hostPath+" "+mount)
+	s.must(err)
+	s.handMade("host", node1, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: hostPath}})
+	local := corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: mount}}
+	s.handMade("static", node1, local, func(volume *corev1.PersistentVolume) {
+		volume.Annotations = map[string]string{provisionedBy: "local-volume-provisioner-" + node1.name}
+		volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	})
+	for _, claim := range []string{"host", "static"} {
+		s.pod("worker", with(claim, "/data"))
+		s.running("worker")
+		files := s.seed("worker")
+		s.deletePod("worker")
+		m := s.moving(claim, node1)
+		s.onceRefused(node1, "rootcellar-migrate claim", m.importArguments()...)
+		c := s.copies(claim, "--class", class)
+		c.run("move")
+		c.isAt(node1, class, "64Mi", m.old.Spec.PersistentVolumeReclaimPolicy)
+		if claim == "static" {
+			c.removeStatic(m)
+		} else if said := c.run("do", "remove"); !strings.Contains(said, "so its files stay: "+hostPath) {
+			s.Fatalf("remove said\n%s", said)
+		}
+		s.pod("worker", with(claim, "/data"))
+		s.sameData("worker", files)
+		s.deletePod("worker")
+	}
+	if found, err := s.list(node1, hostPath); err != nil || len(found) == 0 {
+		s.Fatalf("%s has %v: %v", hostPath, found, err)
+	}
+	_, err = s.on(node1, "rm", "-r", hostPath)
+	s.must(err)
+}
+
+// removeStatic takes the step remove, and plays the static provisioner, which empties a released mount and makes a
+// PersistentVolume with the same name again.
+func (c *claimPlan) removeStatic(m *move) {
+	c.Helper()
+	var out bytes.Buffer
+	remove := c.command("do", "remove")
+	remove.Stdout, remove.Stderr = &out, &out
+	c.must(remove.Start())
+	c.eventually("the old volume may be deleted", patience, func() string {
+		return strings.TrimPrefix(c.kubectl("get", "pv", m.old.Name, "--output",
+			"jsonpath={.status.phase} {.spec.persistentVolumeReclaimPolicy}"), "Released Delete")
+	})
+	_, err := c.on(m.home, "find", m.path, "-mindepth", "1", "-delete")
+	c.must(err)
+	c.kubectl("delete", "pv", m.old.Name)
+	again := m.old.DeepCopy()
+	again.ObjectMeta = metav1.ObjectMeta{Name: again.Name, Annotations: again.Annotations}
+	again.Spec.ClaimRef, again.Status = nil, corev1.PersistentVolumeStatus{}
+	_, err = client.CoreV1().PersistentVolumes().Create(c.ctx(), again, metav1.CreateOptions{})
+	c.must(err)
+	if err := remove.Wait(); err != nil {
+		c.Fatalf("%v:\n%s", err, &out)
+	}
+	c.kubectl("delete", "pv", m.old.Name)
 }
 
 // copiedPostgres moves a PostgreSQL and its replica. Each one's claim is on a node of its own.

@@ -4,6 +4,8 @@
 # made again. Each step, check and rollback can be repeated after an interruption.
 move_label=rootcellar.dev/move
 copier=/rootcellar-copy
+# Of the stream between two pods.
+port=4807
 
 # Runs a function to its first failure, and sets status. A shell does not end in a function whose outcome it tests.
 attempt() { # FUNCTION [argument...]
@@ -112,6 +114,17 @@ ensure_source() {
     create "$source_claim"
 }
 
+# Makes the key of the stream between the two pods, which both mount.
+ensure_key() {
+    settle "secret/$name" --namespace "$pod_namespace"
+    test -z "$found" || return 0
+    key=$(od -An -N32 -v -tx1 /dev/urandom | tr -d ' \n')
+    # On stdin, because other users of this machine see the arguments of a program.
+    create "$key_secret
+stringData:
+  key: $key"
+}
+
 # Makes the claim of the new volume, with the volume that is there already, if there is one.
 ensure_target() {
     settle "pvc/$name" --namespace "$pod_namespace"
@@ -146,6 +159,7 @@ keep_new() {
 make_pods() {
     ensure_source
     ensure_target
+    test -z "$source_pod" || ensure_key
     ensure_pod "$name" "$target_pod"
     test -z "$source_pod" || ensure_pod "$name-source" "$source_pod"
     wait_ready "$name"
@@ -155,6 +169,7 @@ make_pods() {
 
 delete_pods() {
     pods delete pod "$name" "$name-source" "$name-probe" --ignore-not-found --timeout=5m
+    pods delete secret "$name" --ignore-not-found
     pods delete pvc "$name-source" --ignore-not-found
     kubectl delete pv "$name-source" --ignore-not-found
 }
@@ -238,6 +253,12 @@ undo_stop() {
 do_copy() {
     has_old
     check_unused
+    find_new
+    if test -n "$new"; then
+        find_mark copying
+        # The programs of an interrupted copy may still run, and end with their pods.
+        test -z "$mark" || pods delete pod "$name" "$name-source" --ignore-not-found --timeout=5m
+    fi
     make_pods
     find_mark copied
     test -n "$mark" || copy_files
@@ -253,15 +274,41 @@ copy_files() {
     if test -z "$source_pod"; then
         printed=$(in_target "$copier" local /source /target --id "$id") || copy_failed
     else
-        printed=$(in_target "$copier" have /target --id "$id" |
-            pods exec --stdin "$name-source" -- "$copier" send /source |
-            pods exec --stdin "$name" -- "$copier" receive /target --id "$id") || copy_failed
+        copy_between
     fi
     check_unused
     case $printed in
     *'fingerprint '?*) annotate "copied=${printed##*fingerprint }" ;;
     *) copy_failed ;;
     esac
+}
+
+# Copies from pod to pod. Without a connection between them, the data goes through the API server.
+copy_between() {
+    ended=0
+    printed=$(stream) || ended=$?
+    case $ended in
+    0) echo 'The data went directly from pod to pod.' ;;
+    75)
+        echo 'The pods reach no port of each other, so the data goes through the API server.'
+        printed=$(in_target "$copier" have /target --id "$id" |
+            pods exec --stdin "$name-source" -- "$copier" send /source |
+            pods exec --stdin "$name" -- "$copier" receive /target --id "$id") || copy_failed
+        ;;
+    *) copy_failed ;;
+    esac
+}
+
+# Sends directly, encrypted with the key that both pods mount. Fails with 75 if no connection was made.
+stream() {
+    address=$(pods get pod "$name" --output jsonpath='{.status.podIP}')
+    case $address in *:*) address="[$address]" ;; esac
+    in_source "$copier" send /source --id "$id" --connect "$address:$port" --key /key/key --wait 15 >&2 &
+    ended=0
+    in_target "$copier" receive /target --id "$id" --listen "$port" --key /key/key --wait 20 || ended=$?
+    # The receiver has compared everything, so what it says counts.
+    wait "$!" || :
+    return "$ended"
 }
 copy_failed() {
     echo "the copy failed; a repeat goes on where it was. To start the pods with the old volume, undo copy and stop" >&2
@@ -431,10 +478,14 @@ do_remove() {
         kubectl patch pv "$volume" --patch \
             "{\"metadata\": {\"uid\": \"$volume_uid\"}, \"spec\": {\"persistentVolumeReclaimPolicy\": \"Delete\"}}"
     fi
-    kubectl wait "pv/$volume" --for=delete --timeout=5m || {
-        echo "$volume has not been deleted yet; its events say why" >&2
-        return 1
-    }
+    tries=150
+    find_old
+    while test -n "$found"; do
+        test "$tries" -gt 0 || { echo "$volume has not been deleted yet; its events say why" >&2; return 1; }
+        tries=$((tries - 1))
+        sleep 2
+        find_old
+    done
 }
 check_remove() {
     find_old

@@ -148,18 +148,22 @@ impl Facts<'_> {
     }
 
     fn object_variables(&self, common: &Common) -> Result<Vec<(&'static str, String)>, String> {
-        let (side, source_at, source_pod) = if self.nodes.is_one_pod() {
-            (Side::Both, self.name(), String::new())
+        let (target_pod, source_at, source_pod) = if self.nodes.is_one_pod() {
+            let pod = self.pod(common, &self.name(), Side::Both);
+            (pod, self.name(), String::new())
         } else {
-            let pod = self.pod(common, &self.source_name(), Side::Source);
-            (Side::Target, self.source_name(), yaml_of(&pod)?)
+            let [target, source] = [
+                (self.name(), Side::Target),
+                (self.source_name(), Side::Source),
+            ]
+            .map(|(name, side)| self.with_key(self.pod(common, &name, side)));
+            (target, self.source_name(), yaml_of(&source)?)
         };
         let probe_pod = if self.is_exclusive() {
             yaml_of(&self.pod(common, &format!("{}-probe", self.name()), Side::Target))?
         } else {
             String::new()
         };
-        let target_pod = self.pod(common, &self.name(), side);
         Ok(vec![
             ("source_at", source_at),
             ("source_volume", yaml_of(&self.source_volume(common))?),
@@ -170,6 +174,7 @@ impl Facts<'_> {
             ("probe_pod", probe_pod),
             ("old_claim", yaml_of(&self.own_claim(true))?),
             ("new_claim", yaml_of(&self.own_claim(false))?),
+            ("key_secret", yaml_of(&self.key_secret(common))?),
         ])
     }
 
@@ -218,6 +223,15 @@ impl Facts<'_> {
             "kind": "PersistentVolumeClaim",
             "metadata": {"name": self.name(), "namespace": common.pod_namespace},
             "spec": self.claim_spec(&self.class.metadata.name, &self.size.into()),
+        })
+    }
+
+    /// The Secret of the key with which one pod sends to the other. The step adds the key, so it is in no file of the plan.
+    fn key_secret(&self, common: &Common) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": self.name(), "namespace": common.pod_namespace},
         })
     }
 
@@ -309,6 +323,24 @@ impl Facts<'_> {
             "metadata": {"name": name, "namespace": common.pod_namespace},
             "spec": spec,
         })
+    }
+
+    /// A pod that mounts the key as well.
+    fn with_key(&self, mut pod: Value) -> Value {
+        let secret = json!({"secretName": self.name(), "defaultMode": 0o400});
+        for (pointer, added) in [
+            (
+                "/spec/containers/0/volumeMounts",
+                json!({"name": "key", "mountPath": "/key", "readOnly": true}),
+            ),
+            ("/spec/volumes", json!({"name": "key", "secret": secret})),
+        ] {
+            let list = pod.pointer_mut(pointer).and_then(Value::as_array_mut);
+            if let Some(list) = list {
+                list.push(added);
+            }
+        }
+        pod
     }
 
     /// Chooses the node of a pod: a certain one in any state, or one that suits the pods of the claim.

@@ -11,6 +11,8 @@ kubectl() (
     input=''
     # The end of the input is the end of the program before in a pipe, which has its number then.
     case " $* " in *' --filename '* | *' --stdin '*) input=$(cat) ;; esac
+    # The sender runs while the receiver does.
+    case " $* " in *' --connect '*) test ! -e unreachable || exit 75; exit ;; esac
     value number
     number=$((${value:-0} + 1))
     echo "$number" >number
@@ -19,7 +21,7 @@ kubectl() (
     namespace=default all=" $* "
     case $all in *' --namespace '*) namespace=${all#* --namespace } namespace=${namespace%% *} ;; esac
     if test "$1" = --namespace; then shift 2; fi
-    request "$@" || exit 1
+    request "$@" || exit
     test "$number" != "${FAIL-}" || {
         test "$HOW" = late || kill -9 0
         exit 1
@@ -75,7 +77,7 @@ find_file() { # KIND/NAME
     case $1 in
     pv/*) file=pv.${1#*/}.policy ;;
     pvc/*) file=pvc.$namespace.${1#*/}.uid ;;
-    pod/*) file=pod.${1#*/} ;;
+    pod/* | secret/*) file=$(printf %s "$1" | tr / .) ;;
     *) bad "unknown: $1" ;;
     esac
 }
@@ -175,6 +177,7 @@ INPUT
     PersistentVolumeClaim) create_claim "$space.$name" ;;
     Pod)
         test ! -e "pod.$name" || bad "$name exists"
+        case $input in *'secretName: '*) test -e "secret.${name%-source}" || bad "$name has no secret" ;; esac
         claim_of=rootcellar-system.${name%-probe}
         put "pod.$name" Running
         value "pvc.$claim_of.volume"
@@ -185,6 +188,12 @@ INPUT
             put "pv.pvc-new-$made.source" "source-of-pvc-new-$made"
             bind "$claim_of" "pvc-new-$made"
         fi
+        ;;
+    Secret)
+        test ! -e "secret.$name" || bad "$name exists"
+        key=${input##*key: }
+        test "${#key}" = 64 || bad "not a key: $key"
+        put "secret.$name" "$key"
         ;;
     *) bad "unknown kind $kind" ;;
     esac
@@ -203,7 +212,7 @@ delete_objects() { # KIND NAME...
     for object; do
         case $kind.$object in
         *.-*) ;;
-        pod.*) rm -f "pod.$object" ;;
+        pod.* | secret.*) rm -f "$kind.$object" ;;
         pvc.*)
             for pod in "$object" "$object-probe" "${object%-source}"; do test ! -e "pod.$pod" || bad "pod $pod uses $object"; done
             remove_claim "$namespace.$object"
@@ -234,6 +243,13 @@ delete_exactly_this() { # PATH
     esac
 }
 
+receive() { # DATA
+    test ! -e full || bad 'No space left on device'
+    test -n "$1" || bad 'the stream ended'
+    put "pv.$new.data" "$1"
+    echo "fingerprint $1"
+}
+
 run_copier() { # [argument...]
     for of; do case $of in rootcellar-move-*) break ;; esac done
     of=${of%-source}
@@ -244,14 +260,13 @@ run_copier() { # [argument...]
     *' space '*) echo '1000 50' ;;
     *' have '*) echo state ;;
     *' fingerprint '*) echo "$value" ;;
-    *' send '*) test "$input" = state && echo "$value" ;;
-    *' local '* | *' receive '*)
-        case $all in *' receive '*) value=$input ;; esac
-        test ! -e full || bad 'No space left on device'
-        test -n "$value" || bad 'the stream ended'
-        put "pv.$new.data" "$value"
-        echo "fingerprint $value"
+    *' --listen '*' --key '*)
+        test ! -e unreachable || exit 75
+        receive "$value"
         ;;
+    *' send '*) test "$input" = state && echo "$value" ;;
+    *' local '*) receive "$value" ;;
+    *' receive '*) receive "$input" ;;
     *' clean '* | *' label '*) ;;
     *) bad "unknown: $all" ;;
     esac
@@ -259,7 +274,7 @@ run_copier() { # [argument...]
 
 request() { # VERB [argument...]
     case "$1 ${2-}" in
-    get\ pv/* | get\ pvc/* | get\ pod/*)
+    get\ pv/* | get\ pvc/* | get\ pod/* | get\ secret/*)
         find_file "$2"
         value "$file"
         deleted=''
@@ -270,7 +285,12 @@ request() { # VERB [argument...]
     'get volumesnapshotcontents'*) if test -e snapshots; then cat snapshots; fi ;;
     'get pv') if test "$3" = --selector || test "$3" = --output; then get_volumes; else get_volume "$3"; fi ;;
     'get pvc') get_claim "$3" ;;
-    'get pod') value "pod.$3" && printf %s "$value" ;;
+    'get pod')
+        case $all in
+        *podIP*) printf fd00::7 ;;
+        *) value "pod.$3" && printf %s "$value" ;;
+        esac
+        ;;
     'get pods') for file in replicas.*; do value "$file" && test "$value" = 0 || printf '%s ' "$CLAIM"; done ;;
     get\ statefulset/*) value "deletion.$(echo "$2" | tr / .)" && printf %s "$value" ;;
     'get events') echo "the events" ;;

@@ -141,7 +141,7 @@ impl Cluster {
     pub(super) fn objects(&self) -> Vec<(String, String)> {
         let entries = fs::read_dir(self.path("state")).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let kinds = ["pv.", "pvc.", "pod.", "deletion.", "replicas."];
+        let kinds = ["pv.", "pvc.", "pod.", "secret.", "deletion.", "replicas."];
         let objects = names.filter(|name| kinds.iter().any(|kind| name.starts_with(kind)));
         let mut objects: Vec<_> = objects
             .map(|name| {
@@ -153,6 +153,8 @@ impl Cluster {
                         is_bound.to_string()
                     }
                     Some(_) => String::new(),
+                    // Each key is another one.
+                    None if name.starts_with("secret.") => String::new(),
                     None => self.read(&name),
                 };
                 (name, content)
@@ -214,6 +216,29 @@ fn a_claim_moves() {
     assert_eq!(cluster.read("lost"), VOLUME);
     assert_eq!(cluster.data(), "content");
     cluster.refuses("undo", "remove", "cannot come back");
+}
+
+/// The data goes from pod to pod if it can, and otherwise through the API server. The step says which.
+#[test]
+fn a_copy_between_nodes_finds_a_way() {
+    for is_reachable in [true, false] {
+        let cluster = Cluster::new("--class fast --node n2");
+        if !is_reachable {
+            cluster.write("unreachable", "");
+        }
+        for step in ["retain", "prepare", "stop"] {
+            cluster.runs("do", step);
+        }
+        let text = cluster.runs("do", "copy");
+        assert_eq!(text.contains("directly from pod to pod"), is_reachable);
+        assert_eq!(text.contains("through the API server"), !is_reachable);
+        let objects = cluster.objects();
+        assert!(objects.iter().any(|(name, _)| name.starts_with("secret.")));
+        cluster.runs("do", "swap");
+        assert_eq!(cluster.data(), "content");
+        let objects = cluster.objects();
+        assert!(!objects.iter().any(|(name, _)| name.starts_with("secret.")));
+    }
 }
 
 /// A copy without the last changes is not used.
