@@ -1,8 +1,8 @@
 #!/bin/sh
 # Creates the disks of a node for the scenarios of migrations. At /mnt/disk is ext4 on node1 and XFS on node2. local-path's
-# directories and the driver's pool are both on it, so that a rename can move a tree from one to the other. At /mnt/btrfs,
-# on node1 only, is a btrfs with such a pool that enforces sizes, where no rename can charge a tree. /mnt/static, on node1
-# only, is an XFS as the static provisioner gives it to a claim. The node gets an /etc of its own, for its fstab.
+# directories and the driver's pool are both on it, so that a rename can move a tree from one to the other. At /mnt/btrfs is
+# a btrfs with another pool beside such directories. /mnt/static, on node1 only, is an XFS as the static provisioner gives
+# it to a claim. The node gets an /etc of its own, for its fstab.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
 set -eu
@@ -15,13 +15,12 @@ disk() { # NAME FILESYSTEM SIZE
 }
 mkdir -p "$NODE_ROOT/etc/upper" "$NODE_ROOT/etc/work"
 mount -t overlay overlay -o "lowerdir=/etc,upperdir=$NODE_ROOT/etc/upper,workdir=$NODE_ROOT/etc/work" /etc
+disk btrfs btrfs 1G
 case $NODE in
 node1)
     disk disk ext4 4G
-    disk btrfs btrfs 1G
-    mkdir /mnt/btrfs/rootcellar
     disk static xfs 320M
     ;;
 *) disk disk xfs 4G ;;
 esac
-mkdir /mnt/disk/rootcellar /mnt/disk/local-path
+mkdir /mnt/btrfs/rootcellar /mnt/disk/rootcellar /mnt/disk/local-path

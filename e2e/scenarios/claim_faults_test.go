@@ -13,6 +13,12 @@ import (
 // interrupt starts the move, acts as soon as a process of the copy receives, and waits for the end of the plan.
 func (c *claimPlan) interrupt(act func(plan *exec.Cmd)) {
 	c.Helper()
+	// Those of the interruption before may still run.
+	var before []string
+	findProcess("/rootcellar-copy receive ", func(directory string) bool {
+		before = append(before, directory)
+		return false
+	})
 	var out bytes.Buffer
 	plan := c.command("move")
 	plan.Stdout, plan.Stderr = &out, &out
@@ -26,7 +32,7 @@ func (c *claimPlan) interrupt(act func(plan *exec.Cmd)) {
 			c.Fatalf("the plan ended before: %v\n%s", err, &out)
 		default:
 		}
-		if findProcess("/rootcellar-copy receive ", func(string) bool { return true }) == 0 {
+		if findProcess("/rootcellar-copy receive ", func(directory string) bool { return !slices.Contains(before, directory) }) == 0 {
 			return "no process"
 		}
 		return ""

@@ -26,7 +26,7 @@ const (
 	oldDisk = "/mnt/disk"
 	// localPath is the directory of local-path-provisioner's volumes.
 	localPath = oldDisk + "/local-path"
-	// btrfsPath is the directory of those on node1's btrfs with quota, which the class local-path-btrfs has.
+	// btrfsPath is the directory of those on a btrfs, which the class local-path-btrfs has.
 	btrfsPath = "/mnt/btrfs/local-path"
 	// newPool is the path of the pool `default`.
 	newPool = oldDisk + "/rootcellar"
@@ -316,7 +316,9 @@ func (s *scenario) seed(pod string) string {
 // summary describes each file below /data, with its checksum.
 func (s *scenario) summary(pod string) string {
 	s.Helper()
-	out, err := s.exec(pod, `cd /data && find . -exec stat -c '%n %F %a %u:%g %h %s %Y' {} + | sort &&
+	// The size of a directory is its filesystem's affair.
+	out, err := s.exec(pod, `cd /data && find . -type d -exec stat -c '%n %F %a %u:%g %h %Y' {} + | sort &&
+		find . ! -type d -exec stat -c '%n %F %a %u:%g %h %s %Y' {} + | sort &&
 		find . -type f -exec sha256sum {} + | sort`)
 	s.must(err)
 	return out
