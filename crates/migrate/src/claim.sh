@@ -57,6 +57,17 @@ find_now() { now=$(kube get pvc "$claim" --ignore-not-found --output jsonpath='{
 has_old() {
     find_now
     test "$now" = "$volume" || { echo "claim $claim does not have its old volume $volume; undo swap first" >&2; return 1; }
+    is_old
+}
+
+# Sets found to the old volume, or to nothing if it was removed. A provisioner may make another one with its name.
+find_old() {
+    found=$(kubectl get pv "$volume" --ignore-not-found --output jsonpath='{.metadata.uid}')
+    test "$found" = "$volume_uid" || found=''
+}
+is_old() {
+    find_old
+    test -n "$found" || { echo "the old volume $volume was removed, or another one has its name now" >&2; return 1; }
 }
 
 # A claim of the plan with this volume; its YAML ends with the spec.
@@ -134,6 +145,8 @@ ensure_target() {
         state=$(kubectl get pv "$new" --ignore-not-found --output jsonpath='{.spec.persistentVolumeReclaimPolicy}')
         # An interrupted rollback has set another policy.
         if test "$state" = Retain; then
+            find_now
+            test "$now" != "$new" || { echo "claim $claim has its new volume; undo swap first" >&2; return 1; }
             reserve "$new" "$pod_namespace" "$name"
             yaml=$(with_volume "$target_claim" "$new")
             create "$yaml"
@@ -321,7 +334,13 @@ check_copy() {
 }
 undo_copy() { undo_prepare; }
 
-reserve() { # PV NAMESPACE CLAIM   the next claim of this name gets the volume, and no other claim
+# The next claim of this name gets the volume, and no other claim. Kubernetes would also take it from a claim that has it.
+reserve() { # PV NAMESPACE CLAIM
+    holder=$(kubectl get pv "$1" --output jsonpath='{.spec.claimRef.namespace}/{.spec.claimRef.name}')
+    case $holder in
+    / | "$namespace/$claim" | "$pod_namespace/$name") ;;
+    *) echo "the volume $1 is of claim $holder" >&2 && return 1 ;;
+    esac
     kubectl patch pv "$1" --type merge --patch \
         "{\"spec\": {\"claimRef\": {\"namespace\": \"$2\", \"name\": \"$3\", \"uid\": null, \"resourceVersion\": null}}}"
 }
@@ -349,10 +368,10 @@ replace_claim() { # FROM TO YAML
     settle "pvc/$claim" --namespace "$namespace"
     find_now
     if test "$now" != "$2"; then
+        test -z "$now" || expect "the volume of claim $claim" "$now" "$1"
         # Before the claim is deleted. A controller that makes the claim again gets this volume then, and no empty volume.
         reserve "$2" "$namespace" "$claim"
         if test -n "$now"; then
-            expect "the volume of claim $claim" "$now" "$1"
             check_unused
             delete_exactly "namespaces/$namespace/persistentvolumeclaims/$claim" "$found"
             kube wait "pvc/$claim" --for=delete --timeout=60s
@@ -409,6 +428,7 @@ check_swap() {
 undo_swap() {
     check_unused
     has_new
+    is_old
     replace_claim "$new" "$volume" "$old_claim"
     ensure_target
     echo "Files that pods wrote since the step start are only in the volume $new."
@@ -443,12 +463,6 @@ undo_finish() {
     annotate moved-
     set_policy "$new" Retain
     set_deletion Retain
-}
-
-# Sets found to the old volume, or to nothing if it was removed. A provisioner may make another one with its name.
-find_old() {
-    found=$(kubectl get pv "$volume" --ignore-not-found --output jsonpath='{.metadata.uid}')
-    test "$found" = "$volume_uid" || found=''
 }
 
 # The removal of a volume removes the data of all PersistentVolumes with the same source.

@@ -1,3 +1,4 @@
+mod claim_attacks;
 mod claim_faults;
 mod claim_steps;
 mod claims;

@@ -93,7 +93,12 @@ get_volume() { # PV
     *persistentVolumeReclaimPolicy*) value "pv.$1.policy" ;;
     *status.phase*) value="$phase $(echo "$claimed" | tr . /)" ;;
     *claimRef.uid*) value=$bound ;;
-    *metadata.uid*) value=uid-pv-$1 ;;
+    *claimRef.name*) value=$(echo "$claimed" | sed 's|[.]|/|; s|^$|/|') ;;
+    *metadata.uid*)
+        # That of a volume that was made again.
+        value "pv.$1.again"
+        value=uid-pv-$1$value
+        ;;
     *hostPath* | *csi.driver*) value "pv.$1.source" ;;
     *volumeHandle*) value=handle-of-$1 ;;
     *matchExpressions*) value=n2 ;;
@@ -140,7 +145,7 @@ patch_volume() { # PV
         if test "$phase" = Released; then remove_volume "$1"; fi
         ;;
     *claimRef*)
-        test "$phase" != Bound || bad "$1 is bound"
+        # Kubernetes also takes a volume from its claim.
         reserved=${all#*'"namespace": "'} reserved=${reserved%%'"'*}
         claimed=${all#*'"name": "'} claimed=${claimed%%'"'*}
         put "pv.$1.claim" "$reserved.$claimed"

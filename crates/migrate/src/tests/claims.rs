@@ -308,6 +308,7 @@ pub(super) fn two_claims() -> Vec<Value> {
         second["metadata"]["name"] = name.into();
         second["metadata"]["uid"] = format!("uid-{name}").into();
         if kind == "PersistentVolume" {
+            second["metadata"]["uid"] = format!("uid-pv-{name}").into();
             second["spec"]["hostPath"]["path"] = "/opt/wal".into();
             second["spec"]["claimRef"]["name"] = "wal-db-0".into();
             second["spec"]["claimRef"]["uid"] = "uid-wal-db-0".into();
