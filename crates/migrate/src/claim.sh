@@ -399,6 +399,11 @@ check_unchanged() {
     fi
 }
 
+restore_claim() {
+    is_old
+    replace_claim "$new" "$volume" "$old_claim"
+}
+
 do_swap() {
     check_copy
     find_now
@@ -407,6 +412,8 @@ do_swap() {
         return
     fi
     check_unused
+    # A swap was interrupted, and a pod may have changed the old volume until the claim was gone.
+    test -n "$now" || restore_claim
     if test "$now" = "$volume"; then
         check_unchanged
         delete_pods
@@ -428,8 +435,7 @@ check_swap() {
 undo_swap() {
     check_unused
     has_new
-    is_old
-    replace_claim "$new" "$volume" "$old_claim"
+    restore_claim
     ensure_target
     echo "Files that pods wrote since the step start are only in the volume $new."
 }

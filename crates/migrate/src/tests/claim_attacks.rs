@@ -76,3 +76,33 @@ fn an_old_plan_changes_nothing() {
     }
     assert_eq!(cluster.data(), "newer");
 }
+
+/// A pod started just before the claim was deleted, and wrote until it ended. The claim went with it.
+#[test]
+fn what_a_pod_wrote_before_the_claim_was_gone_is_not_left_behind() {
+    let cluster = Cluster::new("--class fast");
+    for step in &BEFORE_REMOVE[..4] {
+        cluster.runs("do", step);
+    }
+    let mut swap = cluster.command(&["do", "swap", NAME]);
+    let calls = cluster.copy();
+    calls.runs("do", "swap");
+    let calls = calls.read("calls");
+    let deleted = calls.lines().position(|call| call.contains("delete --raw"));
+    swap.env("FAIL", number_of(&cluster, deleted.unwrap())).env("HOW", "killed");
+    swap.output().unwrap();
+    assert_eq!(cluster.read("pvc.shop.data-db-0.uid"), "");
+    cluster.write("pv.pvc-11.data", "more");
+    cluster.refuses("do", "swap", "changed after the copy");
+    assert_eq!(cluster.data(), "more");
+    for step in ["copy", "stop", "prepare", "retain"] {
+        cluster.runs("undo", step);
+    }
+    assert_eq!(cluster.data(), "more");
+}
+
+/// The number of a call that follows the calls that were made.
+fn number_of(cluster: &Cluster, index: usize) -> String {
+    let made: usize = cluster.read("number").parse().unwrap();
+    (made + index + 1).to_string()
+}
