@@ -158,10 +158,22 @@ ensure_target() {
     create "$target_claim"
 }
 
+# Sets origin if Kubernetes gave the claim a volume that was there before, which may have data of somebody. No provisioner
+# makes a volume without the reference to its claim.
+find_origin() { # PV
+    origin=$(kubectl get pv "$1" --output jsonpath='{.metadata.annotations.pv\.kubernetes\.io/bound-by-controller}')
+}
+
 # Gives the new volume policy Retain, and then the label by which it is found.
 keep_new() {
     bound=$(pods get pvc "$name" --output jsonpath='{.spec.volumeName}')
     test -n "$bound" || { echo "claim $name in namespace $pod_namespace has no volume yet; repeat the step" >&2; return 1; }
+    find_origin "$bound"
+    test -z "$origin" || {
+        echo "claim $name in namespace $pod_namespace got the volume $bound, which was there before;" \
+            "undo prepare, which keeps that volume, and repeat" >&2
+        return 1
+    }
     set_policy "$bound" Retain
     kubectl label pv "$bound" --overwrite "$move_label=$name"
     has_new
@@ -244,6 +256,12 @@ undo_prepare() {
     settle "pvc/$name" --namespace "$pod_namespace"
     if test -n "$found"; then
         new=$(pods get pvc "$name" --output jsonpath='{.spec.volumeName}')
+        origin=''
+        test -z "$new" || find_origin "$new"
+        test -z "$origin" || {
+            set_policy "$new" Retain
+            new=''
+        }
         if test -n "$new"; then
             state=$(kubectl get pv "$new" --output jsonpath='{.spec.claimRef.uid}')
             expect "the claim of $new" "$state" "$found"

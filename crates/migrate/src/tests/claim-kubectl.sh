@@ -99,6 +99,7 @@ get_volume() { # PV
         value "pv.$1.again"
         value=uid-pv-$1$value
         ;;
+    *bound-by-controller*) value "pv.$1.given" ;;
     *hostPath* | *csi.driver*) value "pv.$1.source" ;;
     *volumeHandle*) value=handle-of-$1 ;;
     *matchExpressions*) value=n2 ;;
@@ -188,6 +189,12 @@ INPUT
         value "pvc.$claim_of.volume"
         if test -e "pvc.$claim_of.uid" && test -z "$value"; then
             made=1
+            for file in pv.*.free; do
+                # A volume that no claim has goes before a new one.
+                test -e "$file" || continue
+                mv "$file" "${file%.free}.given"
+                file=${file#pv.} && bind "$claim_of" "${file%.free}" && return
+            done
             while test -e "pv.pvc-new-$made.policy"; do made=$((made + 1)); done
             put "pv.pvc-new-$made.policy" Delete
             put "pv.pvc-new-$made.source" "source-of-pvc-new-$made"

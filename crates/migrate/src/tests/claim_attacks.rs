@@ -1,7 +1,9 @@
 //! Objects of others, and commands in a wrong order. No data is lost, or shown to others.
 
 use super::claim_steps::{BEFORE_REMOVE, Cluster, VOLUME};
-use super::claims::NAME;
+use serde_json::json;
+
+use super::claims::{NAME, object, objects, report};
 
 /// The name of the old volume, which was removed, is that of a volume of another tenant now.
 #[test]
@@ -89,7 +91,8 @@ fn what_a_pod_wrote_before_the_claim_was_gone_is_not_left_behind() {
     calls.runs("do", "swap");
     let calls = calls.read("calls");
     let deleted = calls.lines().position(|call| call.contains("delete --raw"));
-    swap.env("FAIL", number_of(&cluster, deleted.unwrap())).env("HOW", "killed");
+    swap.env("FAIL", number_of(&cluster, deleted.unwrap()))
+        .env("HOW", "killed");
     swap.output().unwrap();
     assert_eq!(cluster.read("pvc.shop.data-db-0.uid"), "");
     cluster.write("pv.pvc-11.data", "more");
@@ -105,4 +108,33 @@ fn what_a_pod_wrote_before_the_claim_was_gone_is_not_left_behind() {
 fn number_of(cluster: &Cluster, index: usize) -> String {
     let made: usize = cluster.read("number").parse().unwrap();
     (made + index + 1).to_string()
+}
+
+/// Kubernetes gives the claim of the new volume one that was made Available for another claim, with data.
+#[test]
+fn a_volume_that_was_there_before_is_neither_filled_nor_deleted() {
+    for mode in ["ReadWriteOnce", "ReadWriteOncePod"] {
+        let mut all = objects();
+        object(&mut all, "PersistentVolumeClaim")["spec"]["accessModes"] = json!([mode]);
+        let cluster = Cluster::of(&report(&all, &format!("{NAME} --class fast")).unwrap());
+        for (name, text) in [
+            ("policy", "Delete"),
+            ("source", "precious"),
+            ("data", "of another tenant"),
+            ("free", "yes"),
+        ] {
+            cluster.write(&format!("pv.precious.{name}"), text);
+        }
+        cluster.runs("do", "retain");
+        cluster.refuses("do", "prepare", "which was there before");
+        cluster.runs("undo", "prepare");
+        assert_eq!(cluster.read("lost"), "");
+        assert_eq!(cluster.read("pv.precious.data"), "of another tenant");
+        assert_eq!(cluster.read("pv.precious.policy"), "Retain");
+        // It is Released now, so the next new volume is another one.
+        for step in ["prepare", "stop", "copy", "swap"] {
+            cluster.runs("do", step);
+        }
+        assert_eq!(cluster.data(), "content");
+    }
 }
