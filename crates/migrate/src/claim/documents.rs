@@ -262,8 +262,14 @@ impl Facts<'_> {
                 kept[key] = value;
             }
         }
-        if !old["metadata"]["ownerReferences"].is_null() {
-            kept["ownerReferences"] = old["metadata"]["ownerReferences"].clone();
+        // A StatefulSet adds itself again. If it was made again meanwhile, its old uid would have the claim deleted.
+        let owners = old["metadata"]["ownerReferences"].as_array();
+        let owners = owners.into_iter().flatten();
+        let owners: Vec<&Value> = owners
+            .filter(|owner| owner["kind"] != "StatefulSet")
+            .collect();
+        if !owners.is_empty() {
+            kept["ownerReferences"] = json!(owners);
         }
         let spec = if is_old {
             let class = self.claim.object.spec.storage_class_name.as_deref();

@@ -3,7 +3,8 @@
 use super::claim_steps::{BEFORE_REMOVE, Cluster, VOLUME};
 use serde_json::json;
 
-use super::claims::{NAME, object, objects, report};
+use super::claims::{NAME, object, objects, only, report, variable};
+use super::parsed;
 
 /// The name of the old volume, which was removed, is that of a volume of another tenant now.
 #[test]
@@ -136,5 +137,22 @@ fn a_volume_that_was_there_before_is_neither_filled_nor_deleted() {
             cluster.runs("do", step);
         }
         assert_eq!(cluster.data(), "content");
+    }
+}
+
+/// The garbage collector deletes a claim whose owner has another uid, such as a StatefulSet that was made again.
+#[test]
+fn a_claim_does_not_go_with_a_stateful_set_that_was_made_again() {
+    let owner = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "name": "db", "uid": "u"});
+    let mut all = objects();
+    object(&mut all, "PersistentVolumeClaim")["metadata"]["ownerReferences"] =
+        json!([owner("StatefulSet"), owner("Cluster")]);
+    let plan = only(&all, &format!("{NAME} --class fast"));
+    for name in ["old_claim", "new_claim"] {
+        let claim = parsed(variable(&plan, name));
+        assert_eq!(
+            claim["metadata"]["ownerReferences"],
+            json!([owner("Cluster")])
+        );
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn object<'a>(objects: &'a mut [Value], kind: &str) -> &'a mut Value 
         .unwrap()
 }
 
-fn variable<'a>(plan: &'a Plan, name: &str) -> &'a str {
+pub(super) fn variable<'a>(plan: &'a Plan, name: &str) -> &'a str {
     let mut variables = plan.variables.iter();
     &variables.find(|(known, _)| *known == name).unwrap().1
 }
@@ -60,13 +60,13 @@ pub(super) fn report(objects: &[Value], line: &str) -> Result<Report, String> {
     Report::new(&Objects::parse(text.as_bytes()).unwrap(), &options(line))
 }
 
-fn only(objects: &[Value], line: &str) -> Plan {
+pub(super) fn only(objects: &[Value], line: &str) -> Plan {
     let mut report = report(objects, line).unwrap();
     assert_eq!(report.claims.len(), 1);
     report.claims.remove(0)
 }
 
-fn refuses(objects: &[Value], line: &str, reason: &str) {
+pub(super) fn refuses(objects: &[Value], line: &str, reason: &str) {
     let plan = only(objects, &format!("{NAME} {line}"));
     let is_named = plan.refusals.iter().any(|found| found.contains(reason));
     assert!(is_named, "{line}: {plan:?}");
