@@ -3,7 +3,7 @@
 use super::claim_steps::{BEFORE_REMOVE, Cluster, VOLUME};
 use serde_json::json;
 
-use super::claims::{NAME, object, objects, only, report, variable};
+use super::claims::{NAME, object, objects, only, refuses, report, variable};
 use super::parsed;
 
 /// The name of the old volume, which was removed, is that of a volume of another tenant now.
@@ -155,4 +155,15 @@ fn a_claim_does_not_go_with_a_stateful_set_that_was_made_again() {
             json!([owner("Cluster")])
         );
     }
+}
+
+/// The container runtime makes a directory that is missing, so the copy of the wrong node would be empty.
+#[test]
+fn a_directory_is_not_taken_from_a_node_on_which_its_pods_do_not_run() {
+    let mut all = objects();
+    let volume = object(&mut all, "PersistentVolume");
+    volume["spec"]["nodeAffinity"] = serde_json::Value::Null;
+    refuses(&all, "--class fast --source-node n2", "runs on node n1");
+    let plan = only(&all, &format!("{NAME} --class fast --source-node n1"));
+    assert_eq!(plan.refusals, Vec::<String>::new());
 }
