@@ -30,6 +30,8 @@ find_progress() {
         find_mark moved
         progress='swapped'
         test -z "$mark" || progress='moved'
+    elif test -n "$now" && test "$now" != "$volume"; then
+        progress="moved on to $now, which is not of this plan"
     else
         progress='prepared'
         find_mark copying

@@ -78,6 +78,8 @@ fn an_old_plan_changes_nothing() {
         assert_eq!(cluster.objects(), before, "{verb} {step}");
     }
     assert_eq!(cluster.data(), "newer");
+    let status = String::from_utf8(cluster.run(&["status"]).stdout).unwrap();
+    assert!(status.contains("moved on to third"), "{status}");
 }
 
 /// A pod started just before the claim was deleted, and wrote until it ended. The claim went with it.
@@ -140,7 +142,7 @@ fn a_volume_that_was_there_before_is_neither_filled_nor_deleted() {
     }
 }
 
-/// The garbage collector deletes a claim whose owner has another uid, such as a StatefulSet that was made again.
+/// The garbage collector deletes a claim whose owner has another uid, such as a `StatefulSet` that was made again.
 #[test]
 fn a_claim_does_not_go_with_a_stateful_set_that_was_made_again() {
     let owner = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "name": "db", "uid": "u"});
