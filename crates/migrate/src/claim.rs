@@ -136,6 +136,7 @@ impl Report {
                 .collect(),
             steps: concat!(
                 include_str!("common.sh"),
+                include_str!("claim-objects.sh"),
                 include_str!("claim.sh"),
                 include_str!("claim-move.sh"),
                 include_str!("dispatch.sh")

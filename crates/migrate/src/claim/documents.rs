@@ -33,7 +33,7 @@ enum Side {
 }
 
 impl Facts<'_> {
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{PREFIX}{}", self.hash)
     }
 

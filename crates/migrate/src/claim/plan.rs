@@ -23,6 +23,7 @@ impl Plan {
         plan.check_facts(&facts, options);
         plan.check_companions(&facts, cluster, options);
         plan.warn(&facts, cluster);
+        plan.warn_begun(&facts, cluster, &options.common.pod_namespace);
         if plan.refusals.is_empty() {
             match facts.variables(&options.common) {
                 Ok(variables) => plan.variables = variables,
@@ -90,8 +91,19 @@ impl Plan {
             snapshots: snapshots
                 .map(|snapshot| snapshot.metadata.name.as_str())
                 .collect(),
-            hash: hash.simple().to_string().chars().take(10).collect(),
+            hash: hash.simple().to_string().chars().take(16).collect(),
         })
+    }
+
+    /// Warns if a plan for the claim was begun, because the objects may be those of a stopped application.
+    fn warn_begun(&mut self, facts: &Facts<'_>, cluster: &Cluster, pod_namespace: &str) {
+        let name = facts.name();
+        if cluster.claim(pod_namespace, &name).is_some() {
+            self.warnings.push(format!(
+                "begun: claim {name} in namespace {pod_namespace} is of an earlier plan. Go on with that script, or undo its \
+                 steps and save the objects again, because this plan does not know the replicas and the policy of before"
+            ));
+        }
     }
 
     fn warn(&mut self, facts: &Facts<'_>, cluster: &Cluster) {

@@ -380,3 +380,19 @@ fn the_warnings_name_what_changes() {
         .to_string();
     assert!(!same.contains("fsGroup"), "{same}");
 }
+
+/// The objects of a stopped application lack its replicas.
+#[test]
+fn a_plan_that_was_begun_is_named() {
+    let mut all = objects();
+    let plan = only(&all, &format!("{NAME} --class fast"));
+    let is_begun = |plan: &Plan| plan.warnings.iter().any(|text| text.starts_with("begun: "));
+    assert!(!is_begun(&plan), "{plan:?}");
+    all.push(json!({
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": variable(&plan, "name"), "namespace": "rootcellar-system", "uid": "u"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }));
+    let plan = only(&all, &format!("{NAME} --class fast"));
+    assert!(is_begun(&plan), "{plan:?}");
+}
