@@ -216,7 +216,7 @@ do_swap() {
         return
     fi
     check_unused
-    # A swap was interrupted, and a pod may have changed the old volume until the claim was gone.
+    # A swap was interrupted, and a pod may have changed the old volume until the claim was deleted.
     test -n "$now" || restore_claim
     if test "$now" = "$volume"; then
         check_unchanged
