@@ -49,8 +49,7 @@ func (s *scenario) copyPlan(claim string, flags ...string) (*claimPlan, string, 
 	s.must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	block := shellBlock.FindStringSubmatch(s.section("docs/move.md", "Plan"))[2]
-	words := strings.NewReplacer("--image IMAGE", "--image "+s.driverPod(node1).Spec.Containers[0].Image,
-		"storageclasses ", "storageclasses,volumesnapshots ",
+	words := strings.NewReplacer("storageclasses ", "storageclasses,volumesnapshots ",
 		"NAMESPACE/CLAIM --node NODE --class CLASS --size SIZE", s.namespace+"/"+claim+" "+strings.Join(flags, " "))
 	path := "PATH=" + filepath.Join(target, "x86_64-unknown-linux-musl/release") + ":" + os.Getenv("PATH")
 	said, failed := s.shell("env", path, "sh", "-euc", "cd "+dir+"\n"+words.Replace(block))

@@ -24,6 +24,9 @@ const FOREIGN: [&str; 9] = [
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
+/// The label of the pods of a plan, and of the new volume.
+const MOVE: &str = "rootcellar.dev/move";
+
 /// The volumes that a pod mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
@@ -326,7 +329,11 @@ impl Facts<'_> {
         json!({
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": name, "namespace": common.pod_namespace},
+            "metadata": {
+                "labels": {MOVE: self.name()},
+                "name": name,
+                "namespace": common.pod_namespace,
+            },
             "spec": spec,
         })
     }
