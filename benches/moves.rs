@@ -1,6 +1,6 @@
 //! Compares the program that copies a claim's volume with tar: `rootcellar-copy local` and `tar | tar` copy one large
 //! file, and a tree of 100 000 files, from one loop-mounted disk to another, until all of it is durable. The final
-//! comparison of the program is apart, because tar has none.
+//! comparison of the program is apart, because tar has none. The program alone copies a database of 10 GiB, once.
 //!
 //! Usage: cargo bench --bench moves [-- FILESYSTEM...], as root in a private mount namespace
 //! (hack/private-ns.sh as cargo's runner); benches/run.sh moves writes benches/results/moves.tsv.
@@ -18,14 +18,15 @@ mod pool;
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use pool::{record, report, setting};
 use support::disk::Disk;
-use support::loops::run;
+use support::loops::{LoopMount, run};
 use support::machine;
+use tempfile::TempDir;
 
 const TARGET: f64 = 0.7;
 const DISK: u64 = 16 << 30;
@@ -50,29 +51,75 @@ fn main() -> ExitCode {
         let (large, small) = ("a file of 4 GiB", "100 000 files");
         met &= compare(&program, filesystem, large, fill_large);
         met &= compare(&program, filesystem, small, fill_small);
+        time_database(&program, filesystem);
     }
     ExitCode::from(u8::from(!met))
 }
 
+/// Two disks, which are removed at the end.
+struct Disks {
+    _mounts: [LoopMount; 2],
+    dir: TempDir,
+}
+
+impl Disks {
+    fn new(filesystem: &'static str) -> Self {
+        let mut prefix = tempfile::Builder::new();
+        let dir = prefix.prefix("rootcellar-bench-").tempdir().unwrap();
+        let mounts = ["source", "target"].map(|name| {
+            let path = dir.path().join(name);
+            fs::create_dir(&path).unwrap();
+            let image = dir.path().join(format!("{name}.img"));
+            Disk::new(filesystem).sized(DISK).make(&image, &path)
+        });
+        Self {
+            _mounts: mounts,
+            dir,
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+/// Records how long a database of 10 GiB takes, in seconds.
+fn time_database(program: &str, filesystem: &'static str) {
+    let disks = Disks::new(filesystem);
+    let (source, target) = (disks.path("source"), disks.path("target"));
+    // PostgreSQL cuts a table into files of this size.
+    for segment in 0..10 * setting("SCALE", 100) / 100 {
+        let directory = source.join(format!("base-{segment}"));
+        fs::create_dir(&directory).unwrap();
+        fill_file(&directory, 64);
+    }
+    drop_caches();
+    let start = Instant::now();
+    let copied = copy(program, &source, &target);
+    let whole = start.elapsed();
+    for (figure, time) in [
+        ("copy of a database of 10 GiB, s", copied),
+        ("comparison of it, s", whole.saturating_sub(copied)),
+    ] {
+        println!("{filesystem}, {figure}: {:.1}", time.as_secs_f64());
+        record(filesystem, figure, time.as_secs_f64(), None);
+    }
+}
+
+fn drop_caches() {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+}
+
 /// Times both; returns whether the target is met.
 fn compare(program: &str, filesystem: &'static str, case: &str, fill: fn(&Path)) -> bool {
-    let mut prefix = tempfile::Builder::new();
-    let dir = prefix.prefix("rootcellar-bench-").tempdir().unwrap();
-    let path = |name: &str| dir.path().join(name);
-    let disk = |name: &str| {
-        fs::create_dir(path(name)).unwrap();
-        let image = path(&format!("{name}.img"));
-        let disk = Disk::new(filesystem);
-        disk.sized(DISK).make(&image, &path(name))
-    };
-    let _disks = (disk("source"), disk("target"));
-    let (source, target) = (path("source"), path("target"));
+    let disks = Disks::new(filesystem);
+    let (source, target) = (disks.path("source"), disks.path("target"));
     fill(&source);
     let (mut by_tar, mut by_program, mut compared) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..setting("ROUNDS", 5) {
         for turn in [round % 2, (round + 1) % 2] {
-            rustix::fs::sync();
-            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+            drop_caches();
             let start = Instant::now();
             if turn == 0 {
                 let pipe =
@@ -132,9 +179,14 @@ fn sync(at: &Path) {
 }
 
 fn fill_large(source: &Path) {
-    let file = File::create(source.join("file")).unwrap();
+    fill_file(source, 256 * setting("SCALE", 100) / 100);
+}
+
+/// Makes a file of this many blocks of 16 MiB.
+fn fill_file(directory: &Path, blocks: usize) {
+    let file = File::create(directory.join("file")).unwrap();
     let block = vec![0x5A; 16 << 20];
-    for at in 0..256 * setting("SCALE", 100) / 100 {
+    for at in 0..blocks {
         let offset = u64::try_from(at * block.len()).unwrap();
         file.write_all_at(&block, offset).unwrap();
     }
