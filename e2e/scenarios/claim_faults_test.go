@@ -70,7 +70,6 @@ func copyInterrupted(s *scenario) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	c.interrupt(func(plan *exec.Cmd) { s.must(syscall.Kill(-plan.Process.Pid, syscall.SIGKILL)) })
 	c.interrupt(func(*exec.Cmd) { killCopies() })
 	c.interrupt(func(*exec.Cmd) {
 		s.kubectl("delete", "pod", "--namespace", system, "--selector", "rootcellar.dev/move", "--force", "--grace-period=0")
@@ -82,6 +81,8 @@ func copyInterrupted(s *scenario) {
 		back()
 		s.driverReady()
 	})
+	// The programs in the pods do not end with the plan, and may complete the copy meanwhile.
+	c.interrupt(func(plan *exec.Cmd) { s.must(syscall.Kill(-plan.Process.Pid, syscall.SIGKILL)) })
 	c.run("move")
 	c.run("move")
 	c.isAt(node1, class, "1Gi", corev1.PersistentVolumeReclaimDelete)
@@ -115,6 +116,7 @@ func copyAttacked(s *scenario) {
 	key := corev1.Volume{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key"}}}
 	empty := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	s.pod("stranger", func(pod *corev1.Pod) {
+		pod.Annotations = map[string]string{"kubectl.kubernetes.io/default-container": "main"}
 		mounts := []corev1.VolumeMount{{Name: "key", MountPath: "/key"}, {Name: "data", MountPath: "/data"}}
 		pod.Spec.Volumes = []corev1.Volume{key, empty}
 		main := &pod.Spec.Containers[0]
