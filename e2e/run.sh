@@ -89,7 +89,7 @@ if [ "$what" = parts ]; then
     exit
 fi
 step parts contained e2e/parts.sh "$([ -z "$kubelets" ] && echo fleet || echo "$what")"
-step manifests contained hack/manifests.sh check
+step manifests contained hack/manifests.sh check "$PARTS/install"
 if [ -n "$kubelets" ]; then
     for name in rootcellar rootcellar-fleet; do
         cp "$target/image/$name-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"

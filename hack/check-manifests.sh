@@ -1,6 +1,6 @@
 #!/bin/sh
-# Checks deploy/ without a cluster: the chart renders deploy/install, every object decodes strictly, the chart refuses
-# every mistake in the values, and the DaemonSet has no more of a node than it needs. Each alert fires and clears.
+# Checks deploy/ without a cluster: the chart renders deploy/install, and every object of every preset decodes strictly. The
+# chart refuses every mistake in the values, and the DaemonSet has no more of a node than it needs. Each alert fires and clears.
 # Last line: N passed, N failed, N skipped, of the tests in hack/manifests.
 #
 # Needs: go; promtool, which hack/setup.sh extracts.
@@ -8,9 +8,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
-hack/manifests.sh check
+hack/manifests.sh check "$target/manifests"
 (cd hack/manifests && go build -trimpath -buildvcs=false -o "$target/tools/manifests" .)
-"$target/tools/manifests" deploy/install/* deploy/examples deploy/examples/backup deploy/examples/snapshots deploy/examples/shared \
+"$target/tools/manifests" "$target"/manifests/* deploy/examples deploy/examples/backup deploy/examples/snapshots deploy/examples/shared \
     deploy/examples/scratch deploy/examples/statefulset deploy/examples/openshift
 
 # Go's test cache does not notice a changed chart, so -count disables it.

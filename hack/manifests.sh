@@ -1,16 +1,25 @@
 #!/bin/sh
-# Renders the chart with every preset into deploy/install or DIRECTORY, or checks that deploy/install is up to date.
+# Renders the chart with every preset.
 #
-# Usage: manifests.sh [write|check|render DIRECTORY]   default: write
+# Usage: manifests.sh write             into deploy/install
+#        manifests.sh render DIRECTORY  into DIRECTORY, which is replaced
+#        manifests.sh check DIRECTORY   likewise, and fails if deploy/install differs
 # Needs: go.
 # Env:   CARGO_TARGET_DIR  absolute
 #        CHART             the chart, default: deploy/chart
 set -eu
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-$PWD/target}
-rendered=$target/manifests chart=${CHART:-deploy/chart}
+chart=${CHART:-deploy/chart}
+case $#,${1:-} in
+1,write) to=deploy/install ;;
+2,check | 2,render) to=$2 ;;
+*) echo "usage: manifests.sh write|check DIRECTORY|render DIRECTORY" >&2 && exit 64 ;;
+esac
 (cd hack/helm && go build -trimpath -buildvcs=false -o "$target/tools/helm" helm.sh/helm/v3/cmd/helm)
-rm -rf "$rendered"
+work=$(mktemp -d) rendered=$work/install
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
 
 helm() { # COMMAND [argument...]   with the values of $values
     # Built from its module, helm assumes an old Kubernetes. This is the version of the tests.
@@ -35,15 +44,10 @@ for values in "$chart/values.yaml" deploy/presets/*.yaml; do
         render machineconfig.yaml "oc apply -f openshift/machineconfig.yaml; restarts the worker nodes" \
             --set openshift.machineConfig.create=true --show-only templates/machineconfig.yaml
 done
-
-case ${1:-write} in
-write) rm -rf deploy/install && cp -R "$rendered" deploy/install ;;
-check)
-    diff -ruN deploy/install "$rendered" || {
-        echo "deploy/install is not what deploy/chart renders: run \`make manifests\`" >&2
-        exit 1
-    }
-    ;;
-render) cp -R "$rendered" "$2" ;;
-*) echo "usage: manifests.sh [write|check|render DIRECTORY]" >&2 && exit 64 ;;
-esac
+rm -rf "$to"
+cp -R "$rendered" "$to"
+[ "$1" = check ] || exit 0
+diff -ruN deploy/install "$rendered" || {
+    echo "deploy/install is not what deploy/chart renders: run \`make manifests\`" >&2
+    exit 1
+}

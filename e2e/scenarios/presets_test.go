@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// kustomized applies or deletes a directory of deploy/install.
+// kustomized applies or deletes a preset, as run.sh rendered it.
 func (s *scenario) kustomized(verb, preset string) {
 	s.Helper()
-	_, err := s.shell("kubectl", verb, "-k", filepath.Join(root, "deploy/install", preset))
+	_, err := s.shell("kubectl", verb, "-k", filepath.Join(os.Getenv("PARTS"), "install", preset))
 	s.must(err)
 }
 
