@@ -71,7 +71,8 @@ bundle: ## add an archive to dist/ that installs the driver with snapshots witho
 	@hack/setup.sh release
 	@hack/bundle.sh $(ARCHES)
 
-manifests: ## render the chart into deploy/install, which kubectl applies
+manifests: ## render the chart with every preset into deploy/install, for kubectl; needs only Go
+	@hack/setup.sh manifests
 	@hack/manifests.sh write
 
 e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only; K8S=1.34, 1.35, 1.36 or 1.37

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs the missing parts: Debian packages, the Rust toolchain, and the tools of the purpose. Checks for Rust and Go.
 #
-# Usage: setup.sh [build|musl|image|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and release include
-#                                                        build and image, and guest adds packages to those of test
+# Usage: setup.sh [build|musl|image|manifests|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and release include
+#                                                                  build and image, and guest adds packages to those of test
 # It removes no package. If another package conflicts, apt-get reports it and fails.
 #
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test, e2e and release, Go 1.26 or newer.
+#        For manifests, Go alone.
 # Env:   CARGO_TARGET_DIR  absolute; the tools are in tools below it
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,7 +15,17 @@ fail() {
     exit 1
 }
 
+golang() {
+    command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
+    (cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
+}
+
 purpose=${1:-test}
+# hack/manifests.sh builds helm and needs nothing else.
+if [ "$purpose" = manifests ]; then
+    golang
+    exit
+fi
 # The driver runs mke2fs and mkfs.xfs; outside the image, those of this machine.
 packages="gcc libc6-dev make util-linux ca-certificates e2fsprogs xfsprogs"
 image="binutils buildah git jq"
@@ -73,8 +84,7 @@ crate() { # NAME VERSION
 }
 [ "$purpose" = build ] || crate cargo-auditable 0.7.7
 case $purpose in build | musl | image | guest) exit ;; esac
-command -v go >/dev/null || fail "go is missing: install Go 1.26 or newer (see https://go.dev/doc/install)"
-(cd csi-sanity && go list -m) >/dev/null || fail "this Go is too old: install Go 1.26 or newer (see https://go.dev/doc/install)"
+golang
 if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
     echo "setup: installing the tools of hack/tools.txt"
     python3 -m pip install --quiet --root-user-action=ignore --require-hashes --upgrade --target "$tools" -r hack/tools.txt
