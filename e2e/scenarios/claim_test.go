@@ -293,7 +293,7 @@ func copyTooLarge(s *scenario) {
 //
 // Proves: K1.
 func copiedQuota(s *scenario) {
-	_, err := s.inDriver(node1, "pool", "enable-quota", "/var/lib/rootcellar/pools/btrfs")
+	_, err := s.inDriver(node1, "pool", "enable-quota", filepath.Join(filepath.Dir(btrfsPath), "rootcellar"))
 	s.must(err)
 	class := s.class(map[string]string{"pool": "btrfs", "enforcement": "hard"})
 	s.claim("data", "local-path-btrfs", "64Mi")
