@@ -233,6 +233,30 @@ fn each_system_is_recognised_with_its_node_and_directory() {
     }
 }
 
+/// Nothing in a volume of these systems is needed that its flags cannot say.
+#[test]
+fn volumes_of_an_unknown_provisioner_have_the_plan_of_their_system() {
+    for (name, flags) in [("mazdermind", "--node n1"), ("kutti", "")] {
+        let own = planned(name, "");
+        let mut objects = fixture(name);
+        let volume = object(&mut objects, "PersistentVolume");
+        volume["metadata"]["annotations"] = json!({});
+        let line = format!("--from manual --claim shop/files {flags}");
+        let plan = only(report(&objects, &line));
+        assert_eq!(
+            (plan.system, plan.refusals),
+            (System::Manual, Vec::<String>::new())
+        );
+        // The old volume comes back with its annotations.
+        let variables = |planned: Planned| {
+            let kept = planned.variables.into_iter();
+            kept.filter(|(name, _)| *name != "old_volume").collect()
+        };
+        let (generic, own): (Vec<_>, Vec<_>) = (variables(plan.planned.unwrap()), variables(own));
+        assert_eq!(generic, own, "{name}");
+    }
+}
+
 /// The claim keeps its uid, so the new volume must name it.
 #[test]
 fn the_new_volume_replaces_the_old_one_for_the_same_claim() {

@@ -396,3 +396,26 @@ fn a_plan_that_was_begun_is_named() {
     let plan = only(&all, &format!("{NAME} --class fast"));
     assert!(is_begun(&plan), "{plan:?}");
 }
+
+/// No object names the directory of such a volume, and the copy needs none.
+#[test]
+fn a_volume_of_csi_driver_host_path_is_copied() {
+    for mode in ["Filesystem", "Block"] {
+        let mut all = fixture("csi-host-path");
+        all.push(class("fast", "WaitForFirstConsumer", "csi.rootcellar.dev"));
+        for object in &mut all {
+            if object["spec"].get("volumeMode").is_some() {
+                object["spec"]["volumeMode"] = mode.into();
+            }
+        }
+        let plan = only(&all, "shop/files --class fast");
+        assert_eq!(plan.refusals, Vec::<String>::new(), "{mode}");
+        assert_eq!(variable(&plan, "node"), "n1");
+        let source = &parsed(variable(&plan, "source_volume"))["spec"];
+        assert_eq!(source["volumeMode"], mode);
+        let handle = json!({"driver": "hostpath.csi.k8s.io", "volumeHandle": "7d8e-9f"});
+        assert_eq!(source["csi"], handle);
+        let old = object(&mut all, "PersistentVolume")["spec"]["nodeAffinity"].clone();
+        assert_eq!(source["nodeAffinity"], old);
+    }
+}
