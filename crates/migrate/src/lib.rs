@@ -66,7 +66,7 @@ struct Options {
     pool: String,
 
     /// Plan only volumes of these systems, separated by commas: local-path (also of k3s), static, kubevirt,
-    /// mazdermind, kutti, csi-host-path, manual (of type hostPath or local without a known provisioner)
+    /// manual (of type hostPath or local without a known provisioner)
     #[arg(long, value_name = "SYSTEM", default_value = "all", value_parser = parse_systems)]
     from: Systems,
 
@@ -78,7 +78,7 @@ struct Options {
     #[arg(long, value_name = "NAMESPACE/NAME")]
     claim: Option<String>,
 
-    /// The directory of a CSI volume on its node, with {handle} in place of its volumeHandle
+    /// The directory of a volume of KubeVirt's CSI driver on its node, with {handle} in place of its volumeHandle
     #[arg(long, value_name = "TEMPLATE")]
     path: Option<String>,
 

@@ -7,8 +7,6 @@ use clap::ValueEnum;
 use crate::cluster::{Affinity, Expression, Node, Term, Volume};
 
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// The node of a volume of `MaZderMind`'s provisioner.
-const IDENTITY: &str = "hostPathProvisionerIdentity";
 
 /// A system of volumes on nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -19,12 +17,6 @@ pub(crate) enum System {
     Static,
     /// `KubeVirt`'s hostpath-provisioner, both generations
     Kubevirt,
-    /// `MaZderMind`'s hostpath-provisioner
-    Mazdermind,
-    /// kutti's provisioner-localvolume
-    Kutti,
-    /// csi-driver-host-path
-    CsiHostPath,
     /// Volumes of type hostPath or local without a known provisioner
     Manual,
 }
@@ -34,11 +26,8 @@ impl System {
     pub(crate) fn of(volume: &Volume) -> Option<Self> {
         let spec = &volume.spec;
         if let Some(csi) = &spec.csi {
-            return match csi.driver.as_str() {
-                "kubevirt.io.hostpath-provisioner" => Some(Self::Kubevirt),
-                "hostpath.csi.k8s.io" => Some(Self::CsiHostPath),
-                _ => None,
-            };
+            let is_known = csi.driver == "kubevirt.io.hostpath-provisioner";
+            return is_known.then_some(Self::Kubevirt);
         }
         if spec.host_path.is_none() && spec.local.is_none() {
             return None;
@@ -46,8 +35,6 @@ impl System {
         Some(match provisioner(volume) {
             "rancher.io/local-path" => Self::LocalPath,
             "kubevirt.io/hostpath-provisioner" => Self::Kubevirt,
-            "hostpath" => Self::Mazdermind,
-            "kuttiproject/provisioner-localvolume" => Self::Kutti,
             other if other.starts_with("local-volume-provisioner-") => Self::Static,
             _ => Self::Manual,
         })
@@ -56,11 +43,8 @@ impl System {
 
 /// The provisioner that a volume names, or nothing.
 pub(crate) fn provisioner(volume: &Volume) -> &str {
-    annotation(volume, PROVISIONED_BY).unwrap_or_default()
-}
-
-fn annotation<'a>(volume: &'a Volume, key: &str) -> Option<&'a str> {
-    volume.metadata.annotations.get(key).map(String::as_str)
+    let annotations = &volume.metadata.annotations;
+    annotations.get(PROVISIONED_BY).map_or("", String::as_str)
 }
 
 /// The directory of a volume on its node. An error is the reason why it is unknown or cannot be imported.
@@ -92,7 +76,7 @@ pub(crate) fn directory(volume: &Volume, template: Option<&str>) -> Result<Strin
         let handle = handle.ok_or("it has no volumeHandle that can be the name of a directory")?;
         let template = template.ok_or(
             "a CSI volume does not name its directory; give --path, such as \
-             --path '/var/lib/csi-hostpath-data/{handle}'",
+             --path '/var/hpvolumes/csi/{handle}'",
         )?;
         if !template.contains("{handle}") {
             return Err(format!("--path {template:?} lacks {{handle}}"));
@@ -124,24 +108,18 @@ pub(crate) fn node<'a>(
     nodes: &'a [Node],
     given: Option<&str>,
 ) -> Result<&'a str, String> {
-    let matches: Vec<&str> = match (&volume.spec.node_affinity, annotation(volume, IDENTITY)) {
-        (Some(affinity), _) => {
-            let mut names = Vec::new();
-            for node in nodes {
-                if selects(affinity, node)? {
-                    names.push(node.metadata.name.as_str());
-                }
+    let mut matches = Vec::new();
+    if let Some(affinity) = &volume.spec.node_affinity {
+        for node in nodes {
+            if selects(affinity, node)? {
+                matches.push(node.metadata.name.as_str());
             }
-            names
         }
-        (None, named) => {
-            let name = named
-                .or(given)
-                .ok_or("it names no node; give --node with --claim")?;
-            let all = nodes.iter().map(|node| node.metadata.name.as_str());
-            all.filter(|node| *node == name).collect()
-        }
-    };
+    } else {
+        let name = given.ok_or("it names no node; give --node with --claim")?;
+        let all = nodes.iter().map(|node| node.metadata.name.as_str());
+        matches.extend(all.filter(|node| *node == name));
+    }
     match matches[..] {
         [node] => Ok(node),
         [] => Err("no node of the input is the one of its affinity".to_owned()),
@@ -155,14 +133,11 @@ pub(crate) fn node<'a>(
 /// Whether a volume can be on a node. Of a volume with an affinity that is not understood, as well as of
 /// one without, that is possible.
 pub(crate) fn may_be_on(volume: &Volume, nodes: &[Node], name: &str) -> bool {
-    match (&volume.spec.node_affinity, annotation(volume, IDENTITY)) {
-        (Some(affinity), _) => {
-            let node = nodes.iter().find(|node| node.metadata.name == name);
-            node.is_none_or(|node| selects(affinity, node).unwrap_or(true))
-        }
-        (None, Some(identity)) => identity == name,
-        (None, None) => true,
-    }
+    let Some(affinity) = &volume.spec.node_affinity else {
+        return true;
+    };
+    let node = nodes.iter().find(|node| node.metadata.name == name);
+    node.is_none_or(|node| selects(affinity, node).unwrap_or(true))
 }
 
 fn selects(affinity: &Affinity, node: &Node) -> Result<bool, String> {
