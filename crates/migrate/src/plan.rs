@@ -133,6 +133,9 @@ impl Plan {
         let directory = self.or_refuse(directory);
         let node = source::node(volume, &cluster.nodes, options.node.as_deref());
         let node = self.or_refuse(node);
+        if let Some(node) = node {
+            self.or_refuse(pods::check_node(claim, volume, cluster, node));
+        }
         let pool = node.and_then(|node| self.or_refuse(pools.on(node, &options.pool)));
         if let Some(pool) = pool.as_ref().filter(|pool| pool.enforces_none) {
             self.warnings.push(format!(

@@ -70,6 +70,26 @@ fn workload_of<'a>(kind: &str, name: &'a str) -> Option<(&'static str, &'a str)>
     }
 }
 
+/// Refuses a directory of another node than that of its pods, because a pod on the wrong node gets an empty directory.
+pub(crate) fn check_node(
+    claim: &Claim,
+    volume: &Volume,
+    cluster: &Cluster,
+    node: &str,
+) -> Result<(), String> {
+    let spec = &volume.spec;
+    let is_directory = spec.host_path.is_some() || spec.local.is_some();
+    let is_elsewhere = |on: &str| is_directory && !on.is_empty() && on != node;
+    let mut pods = cluster.pods_of(claim);
+    match pods.find(|pod| is_elsewhere(&pod.spec.node_name)) {
+        Some(pod) => Err(format!(
+            "its pod {} runs on node {}, so its files may not be on node {node}",
+            pod.metadata.name, pod.spec.node_name
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Warns of pods with fsGroup. Kubernetes leaves hostPath volumes alone, and changes the others.
 pub(crate) fn warn_fs_group(
     claim: &Claim,

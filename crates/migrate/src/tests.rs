@@ -348,6 +348,23 @@ fn a_claim_that_could_lose_data_is_refused() {
     }
 }
 
+/// The import would find another directory of this path, or an empty one.
+#[test]
+fn a_directory_is_of_the_node_of_its_pods() {
+    let mut all = fixture("mazdermind");
+    all.push(json!({
+        "kind": "Pod",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {
+            "nodeName": "n1",
+            "volumes": [{"name": "files", "persistentVolumeClaim": {"claimName": "files"}}],
+        },
+    }));
+    let line = BY_HAND.replace("n1", "n2");
+    let plan = only(report(&all, &line));
+    assert!(plan.refusals[0].contains("web runs on node n1"), "{plan:?}");
+}
+
 #[test]
 fn a_flag_that_is_missing_is_named() {
     for (name, fragment) in [

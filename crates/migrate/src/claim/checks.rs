@@ -51,28 +51,6 @@ impl Plan {
         }));
     }
 
-    /// Refuses a directory of another node than that of its pods, because a pod on the wrong node gets an empty directory.
-    pub(super) fn check_source(
-        &mut self,
-        claim: &Claim,
-        volume: &Volume,
-        cluster: &Cluster,
-        source: &str,
-    ) {
-        let spec = &volume.spec;
-        if spec.host_path.is_none() && spec.local.is_none() {
-            return;
-        }
-        let mut pods = cluster.pods_of(claim);
-        let is_elsewhere = |node: &str| !node.is_empty() && node != source;
-        if let Some(pod) = pods.find(|pod| is_elsewhere(&pod.spec.node_name)) {
-            let (name, node) = (&pod.metadata.name, &pod.spec.node_name);
-            self.refuse(format!(
-                "its pod {name} runs on node {node}, so its files may not be on node {source}"
-            ));
-        }
-    }
-
     /// Refuses a change that needs nothing, or that the new class cannot make.
     pub(super) fn check_facts(&mut self, facts: &Facts<'_>, options: &Options) {
         let spec = &facts.claim.object.spec;

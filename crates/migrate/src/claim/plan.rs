@@ -50,7 +50,8 @@ impl Plan {
         let source = self.or_refuse(source_of(volume));
         let nodes = self.or_refuse(nodes(&volume.object, cluster, options));
         if let Some(source) = nodes.as_ref().and_then(|nodes| nodes.source) {
-            self.check_source(object, &volume.object, cluster, source);
+            let checked = pods::check_node(object, &volume.object, cluster, source);
+            self.or_refuse(checked);
         }
         let class = options.class.as_deref();
         let class = class.or(object.spec.storage_class_name.as_deref());
