@@ -3,16 +3,13 @@
 //! never made.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
 
-use linux::fault::{Fault, PathFault};
+use linux::fault::PathFault;
 use linux::os::{self, Os};
-use linux::sync::lock;
 use objects::PoolId;
-use rustix::fs::{FlockOperation, Statx, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -27,36 +24,6 @@ pub struct Memory {
     pub(in crate::pool) os: Os,
     path: PathBuf,
     dir: OwnedFd,
-    last: Mutex<Option<LastRead>>,
-}
-
-/// The file as it was read last, because reading 64 pools takes 90 microseconds, and a comparison takes one.
-#[derive(Debug)]
-struct LastRead {
-    version: Version,
-    record: Arc<MemoryRecord>,
-    /// A change writes another file. While this one is open, no other gets its inode.
-    _file: File,
-}
-
-/// It differs if a file is another one or was changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Version {
-    device: (u32, u32),
-    inode: u64,
-    size: u64,
-    changed_at: (i64, u32),
-}
-
-impl From<Statx> for Version {
-    fn from(statx: Statx) -> Self {
-        Self {
-            device: (statx.stx_dev_major, statx.stx_dev_minor),
-            inode: statx.stx_ino,
-            size: statx.stx_size,
-            changed_at: (statx.stx_ctime.tv_sec, statx.stx_ctime.tv_nsec),
-        }
-    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,12 +62,7 @@ impl Memory {
             .and_then(|place| os::open_dir(place, "."))
             .map_err(PathFault::at("open the state directory", state_dir))?;
         let path = state_dir.join(FILE);
-        Ok(Self {
-            os,
-            path,
-            dir,
-            last: Mutex::default(),
-        })
+        Ok(Self { os, path, dir })
     }
 
     /// The pool that a path held last. An unreadable memory is an error, because the driver could make a
@@ -110,12 +72,12 @@ impl Memory {
     }
 
     pub(in crate::pool) fn paths(&self) -> Result<Vec<PathBuf>> {
-        Ok(self.read()?.pools.keys().cloned().collect())
+        Ok(self.read()?.pools.into_keys().collect())
     }
 
     /// The pools that paths held last.
     pub(crate) fn held(&self) -> Result<BTreeSet<PoolId>> {
-        Ok(self.read()?.pools.values().copied().collect())
+        Ok(self.read()?.pools.into_values().collect())
     }
 
     /// Whether a pool was declared lost for good.
@@ -125,12 +87,12 @@ impl Memory {
 
     /// The pools that were declared lost for good.
     pub fn retired(&self) -> Result<BTreeSet<PoolId>> {
-        Ok(self.read()?.retired.clone())
+        Ok(self.read()?.retired)
     }
 
     /// The pools that get no new volumes, snapshots and copies.
     pub fn cordoned(&self) -> Result<BTreeSet<PoolId>> {
-        Ok(self.read()?.cordoned.clone())
+        Ok(self.read()?.cordoned)
     }
 
     /// Cordons pools durably, or ends that; returns the pools that it changed.
@@ -157,7 +119,7 @@ impl Memory {
 
     /// The pools that made volumes which may be in other pools.
     pub(crate) fn moved_from(&self) -> Result<BTreeSet<PoolId>> {
-        Ok(self.read()?.moved_from.clone())
+        Ok(self.read()?.moved_from)
     }
 
     /// Remembers durably that volumes which these pools made may be in other pools.
@@ -220,9 +182,9 @@ impl Memory {
         let lock = os::open_dir(&self.dir, ".").map_err(&failed)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(&failed)?;
         self.read().and_then(|before| {
-            let mut after = MemoryRecord::clone(&before);
+            let mut after = before.clone();
             change(&mut after);
-            if after == *before {
+            if after == before {
                 // The process that wrote it may have been killed before it was durable.
                 return Ok(self.os.fsync(&self.dir).map_err(&failed)?);
             }
@@ -231,42 +193,19 @@ impl Memory {
         })
     }
 
-    fn read(&self) -> Result<Arc<MemoryRecord>> {
-        let version = match os::statx_at(&self.dir, FILE) {
-            Ok(statx) => Some(Version::from(statx)),
-            Err(Errno::NOENT) => {
-                return Ok(Arc::new(MemoryRecord {
-                    format: record::FORMAT,
-                    ..MemoryRecord::default()
-                }));
-            }
-            // Reading it reports the error.
-            Err(_) => None,
-        };
-        let is_last = |last: &&LastRead| Some(last.version) == version;
-        if let Some(last) = lock(&self.last).as_ref().filter(is_last) {
-            return Ok(Arc::clone(&last.record));
+    fn read(&self) -> Result<MemoryRecord> {
+        if os::statx_at(&self.dir, FILE).is_err_and(|errno| errno == Errno::NOENT) {
+            return Ok(MemoryRecord {
+                format: record::FORMAT,
+                ..MemoryRecord::default()
+            });
         }
-        let read = self.read_file().map_err(|unreadable| match unreadable {
+        record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {
             Unreadable::Fault(fault) => PathFault::at("read", &self.path)(fault.errno).into(),
             Unreadable::Damaged(reason) => Error::Quarantined {
                 path: self.path.clone(),
                 reason,
             },
-        })?;
-        let record = Arc::clone(&read.record);
-        *lock(&self.last) = Some(read);
-        Ok(record)
-    }
-
-    fn read_file(&self) -> Result<LastRead, Unreadable> {
-        let file = record::open(&self.dir, FILE)?;
-        // Before the file is read, so that a change meanwhile is another version.
-        let statx = os::statx(&file).map_err(|errno| Fault::new("inspect a record", errno));
-        Ok(LastRead {
-            version: statx.map_err(Unreadable::Fault)?.into(),
-            record: Arc::new(record::read_open(&file, FILE)?),
-            _file: file,
         })
     }
 }
@@ -297,8 +236,6 @@ mod tests {
         }
     }
 
-    /// The files have one size, and may have one time and, one after another, one inode number.
-    ///
     /// Proves: PC1.
     #[test]
     fn every_change_by_another_process_is_seen() {

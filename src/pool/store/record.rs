@@ -10,9 +10,7 @@ mod volume;
 
 pub(crate) use common::format_of;
 pub use common::{FORMAT, Record, RetainedCharge, Source, Unknown};
-pub(crate) use file::{
-    Unreadable, has_content, open, overwrite, read, read_open, temporary, write, write_new,
-};
+pub(crate) use file::{Unreadable, has_content, overwrite, read, temporary, write, write_new};
 pub use image::{Image, ImageContent};
 pub use kubernetes::{ImportMethod, ImportOrigin, KubernetesFields};
 pub use moved::{Move, MoveState};

@@ -53,7 +53,7 @@ async fn a_shortage_of_file_descriptors_makes_no_pool_unavailable() {
     };
     limit(1);
     let answer = clients.create(create("pvc", 1 << 20)).await;
-    refused("create", answer, Code::Unavailable, "try again");
+    refused("create", answer, Code::Unavailable, "Too many open files");
     soon("the pool was inspected", async || {
         server.log().contains("not inspected")
     })

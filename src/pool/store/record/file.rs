@@ -1,6 +1,5 @@
 //! The files of records.
 
-use std::fs::File;
 use std::os::fd::AsFd;
 
 use linux::fault::{Fault, InContext};
@@ -108,23 +107,18 @@ impl From<String> for Unreadable {
 }
 
 pub(crate) fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, Unreadable> {
-    read_open(&open(dir, name)?, name)
-}
-
-/// Opens a record, to read it and to compare it with a later one.
-pub(crate) fn open(dir: impl AsFd, name: &str) -> Result<File, Unreadable> {
-    os::open_file(dir, name).map_err(|errno| unreadable(name, errno))
-}
-
-/// As [`read`], of an open file with this name.
-pub(crate) fn read_open<T: DeserializeOwned>(file: &File, name: &str) -> Result<T, Unreadable> {
     #[derive(Deserialize)]
     struct Version {
         format: u32,
         image: Option<IgnoredAny>,
         moved: Option<IgnoredAny>,
     }
-    let bytes = os::read_all(file, MAX_RECORD_BYTES).map_err(|errno| unreadable(name, errno))?;
+    let read = os::open_file(dir, name).and_then(|file| os::read_all(&file, MAX_RECORD_BYTES));
+    let bytes = read.map_err(|errno| {
+        Unreadable::new("read a record", errno, || {
+            format!("cannot read {name}: {errno}")
+        })
+    })?;
     let damaged = |error: serde_json::Error| format!("{name} is damaged: {error}");
     let version: Version = serde_json::from_slice(&bytes).map_err(damaged)?;
     let known = match (version.image, version.moved) {
@@ -138,10 +132,4 @@ pub(crate) fn read_open<T: DeserializeOwned>(file: &File, name: &str) -> Result<
         )));
     }
     Ok(serde_json::from_slice(&bytes).map_err(damaged)?)
-}
-
-fn unreadable(name: &str, errno: Errno) -> Unreadable {
-    Unreadable::new("read a record", errno, || {
-        format!("cannot read {name}: {errno}")
-    })
 }
