@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-use objects::{Invalid, digits};
+use objects::{Invalid, digits, parse_time};
 
 use crate::error::{Error, Result};
 use crate::pool::{CopyPolicy, VolumeRecord};
@@ -221,18 +221,12 @@ impl Given<'_> {
 
     /// A number with the unit `ms` or `s`; at least one millisecond.
     pub(super) fn parse_stall(self, field: &mut Option<Duration>) -> Result<()> {
-        let (milliseconds, seconds) = (self.value.strip_suffix("ms"), self.value.strip_suffix('s'));
-        let (number, unit) = match (milliseconds, seconds) {
-            (Some(number), _) => (number, 1),
-            (None, Some(number)) => (number, 1000),
-            (None, None) => ("", 0),
-        };
-        let stall = digits::<u64>(number).and_then(|number| number.checked_mul(unit));
-        let Some(stall) = stall.filter(|stall| *stall > 0) else {
+        let stall = parse_time(self.value, &["ms", "s"]).filter(|stall| !stall.is_zero());
+        if stall.is_none() {
             let problem = format!("{:?} is not a time such as 100ms or 2s", self.value);
             return Err(self.is_wrong(&problem));
-        };
-        *field = Some(Duration::from_millis(stall));
+        }
+        *field = stall;
         Ok(())
     }
 

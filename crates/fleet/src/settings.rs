@@ -74,21 +74,13 @@ impl Delays {
 }
 
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
-    let problem = || "not a time: a number, and s, m or h, as in 30m".to_owned();
-    let units = [('s', 1), ('m', 60), ('h', 3600)];
-    let mut units = units
-        .iter()
-        .filter_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, seconds)));
-    let (number, seconds) = units.next().ok_or_else(problem)?;
-    let number: u64 = ::objects::digits(number).ok_or_else(problem)?;
-    match number.checked_mul(*seconds) {
-        Some(1..=MAX_SECONDS) => Ok(Duration::from_secs(number * seconds)),
-        _ => Err("between 1s and 168h".to_owned()),
+    const MAX: Duration = Duration::from_hours(7 * 24);
+    match objects::parse_time(text, &["s", "m", "h"]) {
+        None => Err("not a time: a number, and s, m or h, as in 30m".to_owned()),
+        Some(time) if (Duration::from_secs(1)..=MAX).contains(&time) => Ok(time),
+        Some(_) => Err("between 1s and 168h".to_owned()),
     }
 }
-
-/// The longest delay: a week.
-const MAX_SECONDS: u64 = 7 * 24 * 3600;
 
 /// The choices of the command line that a round needs.
 #[derive(Debug, Clone)]

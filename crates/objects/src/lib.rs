@@ -30,6 +30,21 @@ pub use policy::{AccessMode, ReclaimPolicy};
 /// The longest string field the CSI specification allows, in bytes.
 pub const MAX_FIELD_BYTES: usize = 128;
 
+/// Parses a whole number with a unit, as in 30m. The unit is one of these, which are of "ms", "s", "m", "h" and "d".
+pub fn parse_time(text: &str, units: &[&str]) -> Option<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+    let milliseconds = match *units.iter().find(|known| **known == unit)? {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60 * 1000,
+        "h" => 3600 * 1000,
+        "d" => 24 * 3600 * 1000,
+        _ => return None,
+    };
+    let time = digits::<u64>(number)?.checked_mul(milliseconds)?;
+    Some(Duration::from_millis(time))
+}
+
 /// A time in days, hours, minutes or seconds, rounded up.
 pub fn rounded(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -156,6 +171,35 @@ pub struct SnapshotLabel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_has_a_whole_number_and_a_known_unit() {
+        let cases = [
+            ("5ms", Some(5)),
+            ("0s", Some(0)),
+            ("07s", Some(7000)),
+            ("3m", Some(180_000)),
+            ("18446744073709551615ms", Some(u64::MAX)),
+            ("18446744073709551615s", None),
+            ("18446744073709551616ms", None),
+            ("1h", None),
+            ("1ms ", None),
+            ("1 s", None),
+            ("1.5s", None),
+            ("+1s", None),
+            ("-1s", None),
+            ("s", None),
+            ("1", None),
+            ("", None),
+        ];
+        for (text, milliseconds) in cases {
+            let expected = milliseconds.map(Duration::from_millis);
+            assert_eq!(parse_time(text, &["ms", "s", "m"]), expected, "{text:?}");
+        }
+        let hours = |text| parse_time(text, &["h", "d"]);
+        assert_eq!(hours("48h"), hours("2d"));
+        assert_eq!(hours("1d"), Some(Duration::from_hours(24)));
+    }
 
     #[test]
     fn bytes_are_shown_exactly_and_readably() {

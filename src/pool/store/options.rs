@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::{FromStr, Split};
 use std::time::Duration;
 
-use objects::{Bytes, Invalid, PoolName, digits};
+use objects::{Bytes, Invalid, PoolName, digits, parse_time};
 
 /// The flag that errors name.
 const FLAG: &str = "--pool";
@@ -225,20 +225,13 @@ fn parse_reserve(text: &str) -> Option<Reserve> {
     Bytes::parse(text).map(Reserve::Bytes)
 }
 
-/// A number of seconds, minutes, hours or days, at least one second and at most ten years.
+/// At least one second and at most ten years.
 fn parse_keep(text: &str) -> Option<Duration> {
-    const MAX_SECONDS: u64 = 10 * 366 * 24 * 3600;
-    let (at, unit) = text.char_indices().next_back()?;
-    let unit = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 24 * 3600,
-        _ => return None,
-    };
-    let seconds = digits::<u64>(&text[..at])?.checked_mul(unit)?;
-    let is_known = (1..=MAX_SECONDS).contains(&seconds);
-    is_known.then(|| Duration::from_secs(seconds))
+    const MAX: Duration = Duration::from_hours(10 * 366 * 24);
+    let keep = parse_time(text, &["s", "m", "h", "d"])?;
+    (Duration::from_secs(1)..=MAX)
+        .contains(&keep)
+        .then_some(keep)
 }
 
 #[cfg(test)]
