@@ -154,7 +154,7 @@ impl HostArgs {
     }
 }
 
-/// Prints the log to standard error, which without a terminal has the progress of long work.
+/// Prints the log to standard error.
 fn start_log() {
     let writer = || {
         progress::clear();
@@ -169,9 +169,9 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
     args.check()?;
     start_log();
     args.host.enter()?;
-    let mut server = Connection::new(args.server.connect()?);
+    let server = Connection(args.server.connect()?);
     let directory = args.directory.display();
-    match args.import().run(&mut server)? {
+    match args.import().run(&server)? {
         Imported::Done(id) => print(format_args!("{directory} is volume {id} now"))?,
         Imported::Possible(id, Some(content)) => print(format_args!(
             "{directory} can become volume {id}: it uses {} of {} in {} files and directories",
@@ -187,7 +187,7 @@ pub(super) fn import(args: &ImportArgs) -> Result<bool> {
 pub(super) fn export(args: &ExportArgs) -> Result<bool> {
     start_log();
     args.host.enter()?;
-    let mut server = Connection::new(args.server.connect()?);
+    let server = Connection(args.server.connect()?);
     let id = args.id;
     let export = ExportTo {
         os: Os::default(),
@@ -196,7 +196,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<bool> {
         users: args.host.users(),
         dry_run: args.host.dry_run,
     };
-    let exported = export.run(&mut server)?;
+    let exported = export.run(&server)?;
     let path = exported.path.display();
     if exported.was_done {
         print(format_args!(

@@ -45,11 +45,11 @@ impl Exported {
 
 impl ExportTo {
     /// Makes the volume a directory. After a failure it is a volume, or the export can be repeated.
-    pub fn run(&self, server: &mut impl ImportServer) -> Result<Exported> {
-        let id = self.id.to_string();
-        let place = server.export(&id, true)?;
+    pub fn run(&self, server: &dyn ImportServer) -> Result<Exported> {
+        let id = self.id;
+        let place = server.export(id, true)?;
         let pool = HostPool::open(self.os.clone(), &place.pool, place.pool_id)?;
-        let place = server.export(&id, true)?;
+        let place = server.export(id, true)?;
         if let Some(path) = &place.exported_to {
             return self.repeated(path);
         }
@@ -77,7 +77,7 @@ impl ExportTo {
         if self.dry_run {
             return Ok(Exported::now(at.path));
         }
-        let exported = server.export(&id, false)?;
+        let exported = server.export(id, false)?;
         let taken = pool.entry(&exported.name.unwrap_or_default())?;
         let put = self.put(&pool, &taken, path);
         let at = put.map_err(|error| HostRefusal::NotPut {

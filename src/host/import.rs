@@ -12,31 +12,18 @@ use crate::pool::incoming::IncomingEntry;
 use crate::pool::{
     ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
 };
-use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, NewImport, Volumes};
+use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, NewImport};
 
 use super::apart::check_apart;
 use super::place::HostPool;
 use super::{Content, Found, HostPath, Show, check_no_mounts, check_unused};
 
-/// The server's side: the volumes themselves, or a connection to them.
+/// The server's side. The command line calls it by the socket of a server, and tests without one.
 pub trait ImportServer {
-    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace>;
-    fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId>;
-    fn export(&mut self, id: &str, dry_run: bool) -> Result<Export>;
-}
-
-impl ImportServer for &Volumes {
-    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
-        Volumes::check_import(self, request)
-    }
-
-    fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId> {
-        Volumes::import(self, pool, name)
-    }
-
-    fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
-        Volumes::export(self, id, dry_run)
-    }
+    fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace>;
+    /// Makes the tree with a name, which waits in a pool, the volume with an id.
+    fn import(&self, pool: &str, name: &VolumeName, id: VolumeId) -> Result<VolumeId>;
+    fn export(&self, id: VolumeId, dry_run: bool) -> Result<Export>;
 }
 
 /// A directory that shall become a volume.
@@ -70,7 +57,7 @@ pub enum Imported {
 
 impl Import {
     /// Makes the directory a volume. After a failure it is as it was, or the import can be repeated.
-    pub fn run(&self, server: &mut impl ImportServer) -> Result<Imported> {
+    pub fn run(&self, server: &dyn ImportServer) -> Result<Imported> {
         // The first answer names the pool to lock. Another command may end before it is locked.
         let place = self.find(server)?;
         let pool = HostPool::open(self.os.clone(), &place.pool, place.pool_id)?;
@@ -88,7 +75,7 @@ impl Import {
                     return Err(HostRefusal::DirectoryAgain { at: at.path, id }.into());
                 }
                 if !self.dry_run {
-                    server.import(&self.pool, &self.name)?;
+                    server.import(&self.pool, &self.name, id)?;
                 }
                 Ok(Imported::Done(id))
             }
@@ -102,7 +89,7 @@ impl Import {
     /// Takes a directory, which no import has taken before.
     fn begin(
         &self,
-        server: &mut impl ImportServer,
+        server: &dyn ImportServer,
         pool: &HostPool,
         at: &HostPath,
         place: &ImportPlace,
@@ -138,7 +125,7 @@ impl Import {
     /// Goes on with a directory that an interrupted import took.
     fn go_on(
         &self,
-        server: &mut impl ImportServer,
+        server: &dyn ImportServer,
         pool: &HostPool,
         at: &HostPath,
         mut entry: IncomingEntry,
@@ -167,14 +154,14 @@ impl Import {
     /// Has the server make the tree a volume, or gives it back.
     fn finish(
         &self,
-        server: &mut impl ImportServer,
+        server: &dyn ImportServer,
         pool: &HostPool,
         at: &HostPath,
         taken: &IncomingEntry,
     ) -> Result<Imported> {
         // A process may have opened it until it was moved, or since the interruption.
         let unused = check_unused(&pool.tree(taken), self.users);
-        let done = unused.and_then(|()| server.import(&self.pool, &self.name));
+        let done = unused.and_then(|()| server.import(&self.pool, &self.name, taken.record.id));
         let refused = match done {
             Ok(id) => return Ok(Imported::Done(id)),
             // The server may be at work on the tree.
@@ -195,7 +182,7 @@ impl Import {
     }
 
     /// The place of the import and its progress, whether or not a new one is permitted.
-    fn find(&self, server: &mut impl ImportServer) -> Result<ImportPlace> {
+    fn find(&self, server: &dyn ImportServer) -> Result<ImportPlace> {
         server.check_import(&self.request(None))
     }
 

@@ -23,7 +23,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rootcellar::error::{Code, Operation, Result as Answer};
 use rootcellar::host::{ExportTo, Imported};
 
-use support::imports::{Lost, assert_tree, export_back, import, import_of, make_tree};
+use support::imports::{Direct, Lost, assert_tree, export_back, import, import_of, make_tree};
 use support::loops::run;
 use support::memory::{self, MemoryNode};
 use support::{Fakes, Running, create, directory_of, eventually, names, publish, require};
@@ -132,7 +132,7 @@ fn a_repeated_export_is_told_from_a_mistake() {
             users: Users::Check,
             dry_run: false,
         };
-        result(export.run(&mut &*host.driver))
+        result(export.run(&Direct(&host.driver)))
     };
     let (new, other) = (
         host.old().with_file_name("new"),
@@ -191,13 +191,13 @@ fn a_dry_run_changes_nothing() {
     let host = Host::new();
     let mut request = import_of(&host.os, host.old(), "pvc", SIZE);
     request.dry_run = true;
-    let Imported::Possible(_, Some(content)) = request.run(&mut &*host.driver).unwrap() else {
+    let Imported::Possible(_, Some(content)) = request.run(&Direct(&host.driver)).unwrap() else {
         panic!("it was imported");
     };
     assert_eq!(content.inodes, 4);
     assert_tree(&host.old(), "content");
     request.size = Bytes(1);
-    assert!(request.run(&mut &*host.driver).is_err());
+    assert!(request.run(&Direct(&host.driver)).is_err());
     assert_eq!(host.incoming(), [""; 0]);
 }
 
@@ -413,7 +413,7 @@ fn a_tree_that_waits_is_finished_with_new_flags() {
     rustix::fs::fallocate(&large, rustix::fs::FallocateFlags::empty(), 0, size / 2).unwrap();
     drop(large);
     let mut request = import_of(&host.os, host.old(), "pvc", size);
-    request.run(&mut Lost(&host.driver)).unwrap_err();
+    request.run(&Lost(&host.driver)).unwrap_err();
     let refused = result(host.driver.create(&create("pvc", SIZE))).unwrap_err();
     assert!(refused.1.contains("waits to become volume"), "{refused:?}");
     let other = host.old().with_file_name("other");
@@ -423,7 +423,7 @@ fn a_tree_that_waits_is_finished_with_new_flags() {
     assert!(refused.1.contains("waits already"), "{refused:?}");
     assert_tree(&other, "other");
     request.dry_run = true;
-    let checked = request.run(&mut &*host.driver).unwrap();
+    let checked = request.run(&Direct(&host.driver)).unwrap();
     assert!(
         matches!(checked, Imported::Possible(_, None)),
         "{checked:?}"
@@ -455,7 +455,7 @@ fn a_tree_that_waits_is_finished_with_new_flags() {
 fn a_name_outside_that_was_made_meanwhile_is_refused() {
     let host = Host::new();
     let request = import_of(&host.os, host.old(), "pvc", SIZE);
-    request.run(&mut Lost(&host.driver)).unwrap_err();
+    request.run(&Lost(&host.driver)).unwrap_err();
     let waiting = host.node.pool("default").join(".rootcellar/incoming");
     let waiting = waiting.join(&host.incoming()[0]).join("data/file");
     let outside = host.old().with_file_name("out");
@@ -487,7 +487,7 @@ fn an_interrupted_export_is_finished_or_undone() {
             users: Users::Check,
             dry_run: false,
         };
-        export.run(&mut Lost(&host.driver)).unwrap_err();
+        export.run(&Lost(&host.driver)).unwrap_err();
         assert!(host.driver.get(&id.to_string()).is_err());
         if undoes {
             assert_eq!(host.import().unwrap(), id);

@@ -9,21 +9,11 @@ use crate::error::{Error, Refusal, Result, Unfinished};
 use crate::host::ImportServer;
 use crate::volume::{Export, ImportPlace, ImportRequest, ImportState};
 
-/// The server at its socket, and the volume of the last answer.
-pub(super) struct Connection {
-    server: Server,
-    id: String,
-}
+/// The server at its socket.
+pub(super) struct Connection(pub(super) Server);
 
-impl Connection {
-    pub(super) fn new(server: Server) -> Self {
-        let id = String::new();
-        Self { server, id }
-    }
-
-    fn id(text: &str) -> Result<VolumeId> {
-        parse_id(text).map_err(|problem| Error::Internal(format!("{text:?}: {problem}")))
-    }
+fn volume_id(text: &str) -> Result<VolumeId> {
+    parse_id(text).map_err(|problem| Error::Internal(format!("{text:?}: {problem}")))
 }
 
 /// The answer of the server, or the loss of the connection to it.
@@ -49,13 +39,14 @@ fn given(text: String) -> Option<String> {
 }
 
 impl ImportServer for Connection {
-    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
+    fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
         let asked = CheckImportRequest {
             name: request.name.to_string(),
             pool: request.pool.clone(),
             ..Default::default()
         };
-        let call = self.server.admin.check_import(match &request.new {
+        let mut admin = self.0.admin.clone();
+        let call = admin.check_import(match &request.new {
             None => asked,
             Some(new) => CheckImportRequest {
                 size_bytes: new.size.0,
@@ -64,13 +55,12 @@ impl ImportServer for Connection {
                 ..asked
             },
         });
-        let place = self.server.runtime.block_on(call);
+        let place = self.0.runtime.block_on(call);
         let place = place.map_err(|status| refused(&status))?.into_inner();
         let waiting = given(place.waiting).map(ImportState::Waiting);
         let imported = given(place.imported_from).map(ImportState::Imported);
-        self.id.clone_from(&place.volume_id);
         Ok(ImportPlace {
-            id: Self::id(&place.volume_id)?,
+            id: volume_id(&place.volume_id)?,
             pool: place.pool_path.into(),
             pool_id: pool_id(&place.pool_id)?,
             state: imported.or(waiting).unwrap_or(ImportState::New),
@@ -78,24 +68,24 @@ impl ImportServer for Connection {
         })
     }
 
-    fn import(&mut self, pool: &str, name: &VolumeName) -> Result<VolumeId> {
-        let mut admin = self.server.admin.clone();
+    fn import(&self, pool: &str, name: &VolumeName, id: VolumeId) -> Result<VolumeId> {
+        let mut admin = self.0.admin.clone();
         let call = admin.import_volume(ImportVolumeRequest {
             name: name.to_string(),
             pool: pool.to_owned(),
         });
-        let made = self.server.wait("", &self.id, call);
+        let made = self.0.wait("", &id.to_string(), call);
         let made = made.map_err(|status| refused(&status))?.into_inner();
-        Self::id(&made.volume_id)
+        volume_id(&made.volume_id)
     }
 
-    fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
-        let mut admin = self.server.admin.clone();
+    fn export(&self, id: VolumeId, dry_run: bool) -> Result<Export> {
+        let mut admin = self.0.admin.clone();
         let call = admin.export_volume(ExportVolumeRequest {
-            volume_id: id.to_owned(),
+            volume_id: id.to_string(),
             dry_run,
         });
-        let exported = self.server.wait("", id, call);
+        let exported = self.0.wait("", &id.to_string(), call);
         let exported = exported.map_err(|status| refused(&status))?.into_inner();
         Ok(Export {
             pool: exported.pool_path.into(),

@@ -16,7 +16,7 @@ fn an_interrupted_import_is_reported_until_it_is_repeated() {
     let old = node.pool("default").with_file_name("old");
     make_tree(&old, "content");
     let request = import_of(&Os::default(), old.clone(), "pvc", 8 * MIB);
-    request.run(&mut Lost(&driver)).unwrap_err();
+    request.run(&Lost(&driver)).unwrap_err();
     let report = || reports(&node.options()).remove(0);
     wrong(&report(), About::Records, old.to_str().unwrap());
     import(&driver, &request).unwrap();

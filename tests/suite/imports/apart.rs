@@ -154,7 +154,7 @@ fn no_volume_is_exported_into_the_data_of_the_driver_or_of_pods() {
             users: Users::Check,
             dry_run,
         };
-        let (code, message) = result(export.run(&mut &*host.driver)).unwrap_err();
+        let (code, message) = result(export.run(&Direct(&host.driver))).unwrap_err();
         assert_eq!(code, Code::FailedPrecondition, "{message}");
         assert!(message.contains("has its data; choose"), "{message}");
         assert_eq!(host.incoming(), [""; 0]);

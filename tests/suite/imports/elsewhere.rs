@@ -69,7 +69,7 @@ fn no_volume_is_exported_to_another_disk() {
     for dry_run in [true, false] {
         let mut export = export_to(id, elsewhere.join("new"));
         export.dry_run = dry_run;
-        let (code, message) = result(export.run(&mut &*host.driver)).unwrap_err();
+        let (code, message) = result(export.run(&Direct(&host.driver))).unwrap_err();
         assert_eq!(code, Code::FailedPrecondition, "{message}");
         assert!(
             message.contains("choose a path on the pool's mount with --to"),
@@ -80,7 +80,9 @@ fn no_volume_is_exported_to_another_disk() {
     assert_eq!(names(&elsewhere), [""; 0]);
     assert_eq!(host.incoming(), [""; 0]);
     let new = host.old().with_file_name("new");
-    export_to(id, new.clone()).run(&mut &*host.driver).unwrap();
+    export_to(id, new.clone())
+        .run(&Direct(&host.driver))
+        .unwrap();
     assert_tree(&new, "content");
 }
 
@@ -100,7 +102,7 @@ fn a_pool_with_simple_quota_refuses_imports_and_exports() {
     let export = export_to(volume, mount.path().join("new"));
     for refused in [
         import(&driver, &request).map(drop),
-        export.run(&mut &*driver).map(drop),
+        export.run(&Direct(&driver)).map(drop),
     ] {
         let (code, message) = result(refused).unwrap_err();
         assert_eq!(code, Code::FailedPrecondition, "{message}");

@@ -57,14 +57,14 @@ pub fn import_of(os: &Os, directory: PathBuf, volume: &str, size: u64) -> Import
 }
 
 /// Imports a directory.
-pub fn import(mut volumes: &Volumes, import: &Import) -> Result<VolumeId> {
-    match import.run(&mut volumes)? {
+pub fn import(volumes: &Volumes, import: &Import) -> Result<VolumeId> {
+    match import.run(&Direct(volumes))? {
         Imported::Done(id) | Imported::Possible(id, _) => Ok(id),
     }
 }
 
 /// Exports a volume to the path that it had before.
-pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathBuf> {
+pub fn export_back(volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathBuf> {
     let export = ExportTo {
         os: os.clone(),
         id,
@@ -72,10 +72,27 @@ pub fn export_back(mut volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathB
         users: Users::Check,
         dry_run: false,
     };
-    Ok(export.run(&mut volumes)?.path)
+    Ok(export.run(&Direct(volumes))?.path)
 }
 
-/// A server that is lost before it takes part in an import or export.
+/// The volumes of a server, without its socket.
+pub struct Direct<'a>(pub &'a Volumes);
+
+impl ImportServer for Direct<'_> {
+    fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
+        self.0.check_import(request)
+    }
+
+    fn import(&self, pool: &str, name: &VolumeName, _: VolumeId) -> Result<VolumeId> {
+        self.0.import(pool, name)
+    }
+
+    fn export(&self, id: VolumeId, dry_run: bool) -> Result<Export> {
+        self.0.export(&id.to_string(), dry_run)
+    }
+}
+
+/// A server that is lost before it takes part in an import, or when it has exported.
 pub struct Lost<'a>(pub &'a Volumes);
 
 fn lost() -> Error {
@@ -84,16 +101,16 @@ fn lost() -> Error {
 }
 
 impl ImportServer for Lost<'_> {
-    fn check_import(&mut self, request: &ImportRequest) -> Result<ImportPlace> {
+    fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
         self.0.check_import(request)
     }
 
-    fn import(&mut self, _: &str, _: &VolumeName) -> Result<VolumeId> {
+    fn import(&self, _: &str, _: &VolumeName, _: VolumeId) -> Result<VolumeId> {
         Err(lost())
     }
 
-    fn export(&mut self, id: &str, dry_run: bool) -> Result<Export> {
-        let exported = self.0.export(id, dry_run)?;
+    fn export(&self, id: VolumeId, dry_run: bool) -> Result<Export> {
+        let exported = self.0.export(&id.to_string(), dry_run)?;
         if dry_run {
             return Ok(exported);
         }
