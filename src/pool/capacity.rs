@@ -13,6 +13,7 @@ use objects::Bytes;
 
 use crate::pool::base::Pool;
 use crate::pool::state::free_space::{FreeSpace, Policy};
+use crate::pool::state::index::Index;
 use crate::pool::state::reservations::{Charged, Measurement, Standing};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::error::Result;
@@ -103,7 +104,8 @@ impl Pool {
         let at = Instant::now();
         let sums = self.state.read(|index| index.sums);
         let mut charged = if disk.accounts() {
-            self.state.charged()
+            let charged = |index: &Index| index.volumes().filter_map(Charged::of).collect();
+            self.state.read(charged)
         } else {
             Vec::new()
         };

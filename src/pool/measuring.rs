@@ -9,6 +9,7 @@ use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::pool::base::Pool;
+use crate::pool::state::index::Index;
 use crate::pool::store::disk::Disk;
 use crate::pool::work::Work;
 
@@ -21,7 +22,7 @@ impl Pool {
     pub(super) fn measure_trees(&self, disk: &Arc<Disk>) {
         let work = self.begin_own();
         loop {
-            let Some(path) = self.state.unmeasured() else {
+            let Some(path) = self.state.read(Index::unmeasured) else {
                 return;
             };
             let bytes = match self.occupied(&work, disk, &path) {

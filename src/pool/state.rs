@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::mem;
 use std::ops::Bound;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,7 @@ use uuid::Uuid;
 use crate::pool::state::free_space::{FreeSpace, Policy};
 use crate::pool::state::index::{Index, Lookup, Resource};
 use crate::pool::state::kept::{Cause, Ended, EndedEarly};
-use crate::pool::state::reservations::{
-    Charged, Demand, Empty, Held, Measurement, Reservations, Standing,
-};
+use crate::pool::state::reservations::{Demand, Empty, Held, Measurement, Reservations, Standing};
 use crate::pool::state::status::PoolStatus;
 use crate::pool::store::backing::Backing;
 use crate::pool::store::disk::Disk;
@@ -218,7 +216,7 @@ impl PoolState {
     }
 
     /// Reads the records in memory.
-    pub(super) fn read<T>(&self, read: impl FnOnce(&Index) -> T) -> T {
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Index) -> T) -> T {
         read(&self.lock().index)
     }
 
@@ -292,10 +290,6 @@ impl PoolState {
         self.lock().index.get::<R>(id).cloned()
     }
 
-    pub(crate) fn moved(&self) -> Vec<Arc<Entry>> {
-        self.lock().index.moved().cloned().collect()
-    }
-
     /// The volumes that are images with all of their blocks.
     pub(crate) fn thick_images(&self) -> Vec<Arc<Entry>> {
         let is_thick = |entry: &&Arc<Entry>| {
@@ -308,10 +302,6 @@ impl PoolState {
             .filter(is_thick)
             .cloned()
             .collect()
-    }
-
-    pub(crate) fn is_exclusive(&self) -> bool {
-        self.lock().index.is_exclusive()
     }
 
     /// At most `count` entries that match, with ids after the given one, in order.
@@ -493,10 +483,6 @@ impl PoolState {
         })
     }
 
-    pub(super) fn unmeasured(&self) -> Option<PathBuf> {
-        self.lock().index.unmeasured()
-    }
-
     /// Notes the disk usage of a quarantined or kept tree; false if the pool is not served from `disk`.
     pub(super) fn measured_tree(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
         let mut state = self.lock();
@@ -514,11 +500,6 @@ impl PoolState {
     pub(crate) fn retained(&self, volume: VolumeId) -> u64 {
         let state = self.lock();
         state.index.retained().with(volume, &state.pending)
-    }
-
-    /// Whether a copy that is not deleted retains charges of a volume.
-    pub(crate) fn is_retained(&self, volume: VolumeId) -> bool {
-        self.lock().index.is_retained(volume)
     }
 
     /// The bytes of a volume that deleted copies of this name retain, which a new one does not share.
@@ -549,12 +530,6 @@ impl PoolState {
                 state.pending.swap_remove(at);
             }
         }
-    }
-
-    /// The volumes whose charges the free space depends on.
-    pub(super) fn charged(&self) -> Vec<Charged> {
-        let state = self.lock();
-        state.index.volumes().filter_map(Charged::of).collect()
     }
 
     pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {

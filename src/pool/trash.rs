@@ -17,6 +17,7 @@ use linux::fault::Fault;
 use linux::sync::lower_priority;
 
 use crate::pool::base::Pool;
+use crate::pool::state::index::Index;
 use crate::pool::store::disk::Disk;
 use crate::pool::trash::pass::LAST_RETRY;
 use crate::pool::trash::pass::Leftovers;
@@ -102,7 +103,7 @@ fn measure_trees<'scope>(
     pool: &'scope Pool,
     disk: &Arc<Disk>,
 ) -> Option<ScopedJoinHandle<'scope, ()>> {
-    pool.state.unmeasured()?;
+    pool.state.read(Index::unmeasured)?;
     let disk = Arc::clone(disk);
     let name = format!("measure-{}", pool.options.name);
     let thread = std::thread::Builder::new().name(name);

@@ -9,7 +9,7 @@ use linux::quota::Enforcement;
 use objects::{ObjectId, VolumeId, VolumeName};
 
 use crate::error::{Error, Refusal, Result, Unsuitable};
-use crate::pool::{self, Busy, Image, Lookup, Pool, VolumeRecord};
+use crate::pool::{self, Busy, Image, Index, Lookup, Pool, VolumeRecord};
 use crate::volume::capability::{Capability, check_filesystem};
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::images;
@@ -322,13 +322,13 @@ fn check_target(pool: &Pool, record: &VolumeRecord) -> Result<()> {
     }
     // The charges that a copy retains would count as those of the volume that returns. Deleted copies do not prevent its
     // return, because no list shows them.
-    if pool.state.is_retained(id) {
+    if pool.state.read(|index| index.is_retained(id)) {
         return Err(Refusal::MoveToSnapshots { pool: name, id }.into());
     }
     if record.image.is_some() && pool.filesystem()?.copies_on_write() {
         return Err(Refusal::MoveOfImage { pool: name, id }.into());
     }
-    if pool.state.is_exclusive() {
+    if pool.state.read(Index::is_exclusive) {
         return Err(Refusal::MoveToDisk { pool: name }.into());
     }
     let is_enforced = record.image.is_none() && record.enforcement != Enforcement::None;

@@ -180,7 +180,8 @@ impl Volumes {
 
     /// Finishes the unfinished moves that a pool takes part in. Failures are left to the next check.
     pub(super) fn finish_moves(&self, pool: &Pool) {
-        for entry in pool.state.moved() {
+        let moved: Vec<_> = pool.state.read(|index| index.moved().cloned().collect());
+        for entry in moved {
             if entry.record.is_served() || pool.silence().is_some() {
                 continue;
             }
