@@ -11,7 +11,6 @@
 //! Only this file exports names to the rest of the driver, and no file below it imports from it.
 
 mod adopt;
-mod advance;
 mod base;
 mod caller;
 mod capacity;
@@ -30,6 +29,7 @@ mod limits;
 mod load;
 mod measuring;
 mod moving;
+mod progress;
 mod protection;
 mod reservation;
 mod state;
@@ -40,14 +40,11 @@ mod work;
 mod works;
 
 pub use adopt::{Adopted, adopt, retire};
-pub use advance::{Advance, Unit};
 pub use base::Pool;
 pub use caller::Caller;
 pub use copies::origin::CopyPolicy;
 pub(crate) use copies::origin::Origin;
 pub(crate) use copies::plan::CopyPlan;
-pub(crate) use copies::progress::unfinished;
-pub use copies::progress::{CopyStatus, Unfinished};
 pub(crate) use copies::running::COPIES_WAITING;
 pub use cordon::find_id;
 pub use enforce::Enforced;
@@ -59,6 +56,7 @@ pub(crate) use limits::{
     Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded,
 };
 pub(crate) use load::{images, load};
+pub use progress::{Advance, Unit};
 pub(crate) use protection::exposed;
 pub(crate) use reservation::Expected;
 pub use reservation::Reservation;

@@ -11,10 +11,9 @@ use objects::{Bytes, VolumeId};
 use uuid::Uuid;
 
 use crate::pool::claims;
-use crate::pool::unfinished;
 use crate::pool::{
-    Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unfinished,
-    Unreadable, VolumeRecord, layout, read_kept,
+    Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unreadable,
+    VolumeRecord, read_kept,
 };
 
 use super::inspect::{Inspection, OpenPool, open};
@@ -44,7 +43,6 @@ pub struct PoolContents {
     pub volumes: Vec<Held>,
     /// Its snapshots, in the order of their ids.
     pub snapshots: Vec<Held<SnapshotRecord>>,
-    pub unfinished: Vec<Unfinished>,
     /// Its deleted volumes and snapshots that can come back, the oldest first.
     pub kept_volumes: Vec<Deleted>,
     pub kept_snapshots: Vec<Deleted<SnapshotRecord>>,
@@ -58,7 +56,6 @@ pub fn contents(options: &PoolOptions) -> PoolContents {
         pool: Inspection::nothing_yet(options),
         volumes: Vec::new(),
         snapshots: Vec::new(),
-        unfinished: Vec::new(),
         kept_volumes: Vec::new(),
         kept_snapshots: Vec::new(),
         retained: BTreeMap::new(),
@@ -85,7 +82,6 @@ impl PoolContents {
         let quota = &*opened.quota;
         self.volumes = held(opened.index.volumes(), quota)?;
         self.snapshots = held(opened.index.snapshots(), quota)?;
-        self.unfinished = unfinished(&opened.own(layout::STAGING)?)?;
         if let Some(kept) = &opened.homes.kept {
             self.kept_volumes = deleted(&opened, kept, options.keep)?;
             self.kept_snapshots = deleted(&opened, kept, options.keep)?;

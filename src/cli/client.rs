@@ -88,9 +88,7 @@ impl Server {
 async fn show_advance(mut admin: AdminClient<Channel>, about: &str, id: &str) -> Infallible {
     loop {
         tokio::time::sleep(ASK_EVERY).await;
-        let request = GetAdvanceRequest {
-            volume_id: id.to_owned(),
-        };
+        let request = GetAdvanceRequest { id: id.to_owned() };
         // Only the call itself reports that the server is lost.
         let Ok(answer) = admin.get_advance(request).await else {
             continue;

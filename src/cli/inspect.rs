@@ -13,9 +13,7 @@ use super::output::print;
 use crate::check::{self, Deleted, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use crate::pool::{
-    Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source, Unfinished,
-};
+use crate::pool::{Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source};
 
 /// The message for a configuration without pools.
 pub(super) const NO_POOL: &str = "no pool is here; give --pool or ROOTCELLAR_POOLS, or mount a disk below the directory of a pool set";
@@ -89,7 +87,6 @@ pub(super) trait Kind: Record<Id: ObjectId<Name: FromStr + Display>> + Sized {
     fn deleted(contents: &PoolContents) -> &[Deleted<Self>];
     /// The Kubernetes object that it belongs to.
     fn kubernetes_object(&self) -> String;
-    fn is(source: Source) -> bool;
     fn row(contents: &PoolContents, held: &Held<Self>) -> Vec<String>;
     fn fields(contents: &PoolContents, held: &Held<Self>) -> Fields;
     /// The details that its record does not have, as JSON.
@@ -259,7 +256,6 @@ fn list_lines<K: Kind>(pools: &[PoolContents]) -> Vec<String> {
     }
     let mut lines = table::lines(&rows);
     for contents in pools {
-        lines.extend(unfinished::<K>(contents).map(|copy| unfinished_line(contents, copy)));
         let quarantined = contents.quarantined::<K>();
         lines.extend(quarantined.map(|quarantined| quarantined_line(&contents.pool, quarantined)));
     }
@@ -330,26 +326,6 @@ fn deleted_json<K: Kind>(pools: &[PoolContents]) -> Value {
     json!({ "deleted": all, "unavailable": unavailable })
 }
 
-fn unfinished<K: Kind>(contents: &PoolContents) -> impl Iterator<Item = &Unfinished> {
-    let unfinished = contents.unfinished.iter();
-    unfinished.filter(|unfinished| K::is(unfinished.status.copy))
-}
-
-fn unfinished_line(contents: &PoolContents, unfinished: &Unfinished) -> String {
-    let Unfinished { status, told_at } = unfinished;
-    format!(
-        "pool {}: being made: {}, of {}, by {}, since {}: {} files and directories, {} at {}",
-        contents.pool.name,
-        status.copy,
-        name_or_id(contents, status.of),
-        status.method,
-        when(status.started_at),
-        status.entries,
-        status.bytes.rounded(),
-        when(*told_at)
-    )
-}
-
 /// The line about a quarantined object of a pool, and why it is quarantined.
 pub(super) fn quarantined_line(pool: &Inspection, quarantined: &Quarantined) -> String {
     let Quarantined { path, reason, .. } = quarantined;
@@ -358,16 +334,10 @@ pub(super) fn quarantined_line(pool: &Inspection, quarantined: &Quarantined) -> 
 }
 
 fn list_json<K: Kind>(pools: &[PoolContents]) -> Value {
-    let (mut all, mut copies) = (Vec::new(), Vec::new());
-    let (mut quarantined, mut unavailable) = (Vec::new(), Vec::new());
+    let (mut all, mut quarantined, mut unavailable) = (Vec::new(), Vec::new(), Vec::new());
     for contents in pools {
         let pool = &contents.pool.name;
         all.extend(K::all(contents).iter().map(|held| to_json(contents, held)));
-        for Unfinished { status, told_at } in unfinished::<K>(contents) {
-            let mut copy = json!(status);
-            add(&mut copy, json!({ "pool": pool, "reported_at": told_at }));
-            copies.push(copy);
-        }
         for Quarantined { path, reason, .. } in contents.quarantined::<K>() {
             let path = path.to_string_lossy();
             quarantined.push(json!({ "pool": pool, "path": path, "reason": reason }));
@@ -376,7 +346,7 @@ fn list_json<K: Kind>(pools: &[PoolContents]) -> Value {
             unavailable.push(json!({ "pool": pool, "problem": problem.to_string() }));
         }
     }
-    json!({ K::HOME: all, "unfinished": copies, "quarantined": quarantined, "unavailable": unavailable })
+    json!({ K::HOME: all, "quarantined": quarantined, "unavailable": unavailable })
 }
 
 /// The record and the details beside it.

@@ -14,7 +14,7 @@ use crate::pool::{Record, SnapshotRecord, Source};
 /// The commands for snapshots.
 #[derive(Debug, Subcommand)]
 pub(super) enum SnapshotCommand {
-    /// List the snapshots of the configured pools, also unfinished ones, without disturbing a server
+    /// List the snapshots of the configured pools, without disturbing a server
     #[command(after_help = "Example:\n  rootcellar snapshot list --json")]
     List(ListArgs),
     /// Show all details of one snapshot, without disturbing a server
@@ -75,10 +75,6 @@ impl Kind for SnapshotRecord {
 
     fn kubernetes_object(&self) -> String {
         own_object(self)
-    }
-
-    fn is(source: Source) -> bool {
-        matches!(source, Source::Snapshot(_))
     }
 
     fn row(contents: &PoolContents, held: &Held<Self>) -> Vec<String> {

@@ -62,7 +62,7 @@ pub(super) enum VolumeCommand {
     ///
     /// It empties a failing disk. Stop the pods of the volume before, because the server refuses a
     /// published one, and cordon the member, so that nothing new comes. The data is copied byte by byte;
-    /// a terminal and `volume list` show the progress. Snapshots stay in their member. While the other member makes four
+    /// a terminal and the log of the server show the progress. Snapshots stay in their member. While the other member makes four
     /// copies already, the move waits for its turn, and does not begin if this command ends. After that the server goes on
     /// without it, and a repeated command waits for the move, or reports that the volume is there.
     #[command(after_help = "Example:\n  rootcellar volume move ID --to disk2")]
@@ -156,10 +156,6 @@ impl Kind for VolumeRecord {
 
     fn kubernetes_object(&self) -> String {
         claim(self)
-    }
-
-    fn is(source: Source) -> bool {
-        matches!(source, Source::Volume(_))
     }
 
     fn row(contents: &PoolContents, held: &Held) -> Vec<String> {

@@ -9,8 +9,8 @@ use linux::filesystem::Filesystem;
 use linux::quota::Enforcement;
 use objects::{PoolId, PoolName};
 
-use crate::pool::advance::Advances;
 use crate::pool::copies::running::Copies;
+use crate::pool::progress::Advances;
 use crate::pool::state::PoolState;
 use crate::pool::store::context::Context;
 use crate::pool::store::disk::Disk;

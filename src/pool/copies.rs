@@ -5,8 +5,8 @@
 
 pub(super) mod origin;
 pub(super) mod plan;
-pub(super) mod progress;
 pub(super) mod running;
+mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use crate::pool::base::Pool;
 use crate::pool::copies::origin::Origin;
 use crate::pool::copies::plan::{CopyJob, CopyPlan};
-use crate::pool::copies::progress::Progress;
+use crate::pool::copies::watch::Watch;
 use crate::pool::draft::Draft;
 use crate::pool::limits::pending::PendingCharges;
 use crate::pool::reservation::Reservation;
@@ -299,7 +299,7 @@ impl Pool {
         if job.plan.origin.nodatacow() {
             disk.keep_in_place(&data).map_err(fault)?;
         }
-        let progress = Progress::begin(self, target, job, method);
+        let watch = Watch::begin(self, job);
         let copying = Copying {
             os,
             transfer: match method {
@@ -308,12 +308,11 @@ impl Pool {
             },
             threads: disk.filesystem.copying_threads(),
             max_stall: job.plan.policy.max_stall,
-            watch: &progress,
+            watch: &watch,
         };
         let copied = copying.copy(&job.plan.source, &data);
-        progress.end(os).map_err(fault)?;
         let copied =
-            copied.map_err(|copy| self.classify_copy(job, (method, quota_id), &progress, copy))?;
+            copied.map_err(|copy| self.classify_copy(job, (method, quota_id), &watch, copy))?;
         // Copied data is allocated and charged only when it is synced.
         disk.sync().map_err(fault)?;
         Ok((quota_id, copied.bytes))
@@ -323,7 +322,7 @@ impl Pool {
         &self,
         job: &CopyJob<'_>,
         (method, quota_id): (Method, Option<u32>),
-        progress: &Progress<'_>,
+        watch: &Watch<'_>,
         fault: CopyFault,
     ) -> Error {
         let of = job.plan.origin.source();
@@ -336,7 +335,7 @@ impl Pool {
         };
         let fault = step;
         if fault.errno == Errno::CANCELED {
-            let refusal = lock(&progress.refusal).take();
+            let refusal = lock(&watch.refusal).take();
             return refusal
                 .or_else(|| job.plan.unavailable())
                 .unwrap_or(Error::Stopped(Stopped::Copying(of)));

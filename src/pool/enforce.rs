@@ -4,10 +4,8 @@
 //! until its record says that its size is enforced: in a half-tagged tree renames fail. A repeated
 //! request continues with the same quota id.
 
-use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use linux::fault::{Fault, InContext};
 use linux::os;
@@ -16,20 +14,15 @@ use linux::tree::{self, LinkCount, Tagging, Weight};
 use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
-use crate::pool::advance::{Advance, Running, Unit};
 use crate::pool::base::Pool;
 use crate::pool::copies::is_of_the_tree;
+use crate::pool::progress::{Progress, Running, Unit};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::entry::Entry;
 use crate::pool::store::error::{Error, Result};
-use crate::pool::store::record::VolumeRecord;
+use crate::pool::store::record::{Source, VolumeRecord};
 use crate::pool::store::refusal::{Refusal, Stopped};
 use crate::pool::work::Work;
-
-/// How often long work is reported.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// How many files and directories are visited before their number is noted.
-const COUNT_EVERY: u64 = 256;
 
 /// The directory, in a volume's directory, where links and nodes are recreated.
 const SCRATCH: &str = "enforcing";
@@ -50,10 +43,8 @@ struct Job<'a> {
     disk: &'a Disk,
     entry: &'a Arc<Entry>,
     data: OwnedFd,
-    running: Running<'a>,
-    /// The files and directories that this step has visited, and those of the volume, if they are known.
-    visited: Cell<u64>,
-    total: Cell<Option<u64>>,
+    /// The files and directories that this step has visited.
+    progress: Running<'a>,
 }
 
 impl Pool {
@@ -110,9 +101,10 @@ impl Pool {
             disk,
             entry,
             data: data.map_err(|fault| self.classify_data(entry, fault))?,
-            running: self.advances.begin(entry.record.id),
-            visited: Cell::new(0),
-            total: Cell::new(None),
+            progress: self.advances.begin(
+                Source::Volume(entry.record.id),
+                Progress::new(Unit::Objects, None),
+            ),
         })
     }
 
@@ -205,21 +197,14 @@ impl Pool {
             let id = record.id;
             return Err(Refusal::UnreadableVolume { id, errno }.into());
         }
-        job.total.set(Some(inodes));
+        job.progress.expect(inodes);
         refuse_if_larger(record, &*job.disk.quota, bytes, inodes)
     }
 
     /// Ends the work when the driver stops or the pool is closed.
     fn go_on(&self, job: &Job<'_>) -> Result<(), Errno> {
         job.work.step();
-        job.visited.set(job.visited.get() + 1);
-        if job.visited.get().is_multiple_of(COUNT_EVERY) {
-            job.running.set(Advance {
-                done: job.visited.get(),
-                total: job.total.get(),
-                unit: Unit::Objects,
-            });
-        }
+        job.progress.count();
         if self.copies.is_stopped() || self.why_unavailable().is_some() {
             return Err(Errno::CANCELED);
         }
@@ -299,15 +284,12 @@ impl Pool {
     }
 
     fn tag_all(&self, job: &Job<'_>, id: Option<u32>, scratch: &OwnedFd) -> Result<(), Fault> {
-        job.visited.set(0);
-        let reported = Cell::new(Instant::now());
+        job.progress.begin_again();
         let watch = || {
-            if reported.get().elapsed() >= REPORT_EVERY {
-                reported.set(Instant::now());
-                let (pool, volume, entries) = (self.name(), job.entry.record.id, job.visited.get());
-                let undoes = id.is_none();
+            job.progress.log(|entries, _| {
+                let (pool, volume, undoes) = (self.name(), job.entry.record.id, id.is_none());
                 tracing::info!(%pool, %volume, entries, undoes, "enforcing a volume's size");
-            }
+            });
             self.go_on(job)
         };
         let tagging = Tagging {

@@ -62,9 +62,9 @@ service! {
                 })
             };
 
-        get_advance(GetAdvanceRequest: volume_id) -> GetAdvanceResponse,
+        get_advance(GetAdvanceRequest: id) -> GetAdvanceResponse,
             Rpc::read(Operation::Volume), |edge, request| {
-                let advance = edge.volumes.advance(&request.volume_id)?;
+                let advance = edge.volumes.advance(&request.id)?;
                 Ok(advance.map_or_else(Default::default, |advance| admin::GetAdvanceResponse {
                     done: advance.done,
                     total: advance.total,

@@ -1,16 +1,21 @@
 //! Enforcement for volumes that are older than the quota of their pool.
 
+use objects::{ObjectId, SnapshotId};
+
 use crate::error::Result;
-use crate::pool::{Advance, Enforced, VolumeRecord};
+use crate::pool::{Advance, Enforced, Source, VolumeRecord};
 use crate::volume::ids::parse_id;
 use crate::volume::volumes::Volumes;
 
 impl Volumes {
-    /// How far long work on a volume has come, such as its move; `None` if there is none, or it has just begun.
+    /// How far long work on a volume or snapshot has come, such as a move or a copy; `None` if there is none.
     pub fn advance(&self, id: &str) -> Result<Option<Advance>> {
-        let id = parse_id(id)?;
+        let on = match SnapshotId::parse(id) {
+            Some(id) => Source::Snapshot(id),
+            None => Source::Volume(parse_id(id)?),
+        };
         let pools = self.pools();
-        Ok(pools.iter().find_map(|pool| pool.advances.get(id)))
+        Ok(pools.iter().find_map(|pool| pool.advances.get(on)))
     }
 
     /// Makes the kernel enforce the size of a volume that is not published. It may be repeated.

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use linux::os::Step;
-use objects::Bytes;
+use objects::{Bytes, ObjectId, SnapshotId, VolumeId};
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::Pool;
+use rootcellar::pool::{Pool, Unit};
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
 use crate::snapshots::{Kind, Rig, SIZE};
@@ -102,6 +102,28 @@ impl Scene {
 #[track_caller]
 fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
     assert_eq!(answer.unwrap_err().code(operation), Code::Aborted);
+}
+
+/// The server knows how far a copy has come that becomes a volume or a snapshot.
+///
+/// Proves: T11.
+#[test]
+fn a_copy_has_an_advance_until_it_ends() {
+    require!(loop_devices);
+    let scene = Scene::new();
+    let pool = scene.source.id.pool();
+    let volume = VolumeId::new(pool, &"restored".parse().unwrap()).to_string();
+    let snapshot = SnapshotId::new(pool, &"again".parse().unwrap()).to_string();
+    let advance = |id: &str| scene.rig.driver().advance(id).unwrap();
+    let is_counted = |id: &str| {
+        let unit = advance(id).map(|advance| advance.unit);
+        assert_eq!(unit, Some(Unit::Bytes), "{id}");
+    };
+    let restored = scene.during(|| scene.restore(), || is_counted(&volume));
+    restored.unwrap();
+    let again = || scene.rig.snapshot("again", &scene.source);
+    scene.during(again, || is_counted(&snapshot)).unwrap();
+    assert_eq!([advance(&volume), advance(&snapshot)], [None, None]);
 }
 
 /// A request for a copy that is being made is `ABORTED`. A later request gets the same copy.

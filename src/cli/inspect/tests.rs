@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::*;
 use crate::check::Recorded;
 use crate::pool::{
-    CopyStatus, FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
+    FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
     SnapshotRecord, Unavailable, VolumeRecord,
 };
 
@@ -120,23 +120,7 @@ pub(in crate::cli) fn quarantined(path: &str, reason: &str) -> Quarantined {
     }
 }
 
-fn unfinished(copy: Source) -> Unfinished {
-    Unfinished {
-        status: CopyStatus {
-            format: FORMAT,
-            copy,
-            of: Source::Volume(volume_id("pvc-1")),
-            method: Method::Reflink,
-            started_at: 1_791_813_600,
-            entries: 4123,
-            bytes: Bytes(3 * MIB),
-        },
-        told_at: 1_791_813_607,
-    }
-}
-
-/// A pool with a volume, its snapshot, a volume restored from that, unfinished copies and quarantined
-/// objects; and an absent pool.
+/// A pool with a volume, its snapshot, a volume restored from that, and quarantined objects; and an absent pool.
 pub(in crate::cli) fn pools() -> Vec<PoolContents> {
     let of_snapshot = Source::Snapshot(snapshot_id("snapshot-1"));
     let mut plain = volume("pvc-3", Some(Source::Snapshot(snapshot_id("gone"))));
@@ -161,10 +145,6 @@ pub(in crate::cli) fn pools() -> Vec<PoolContents> {
             pool,
             volumes,
             snapshots: vec![held(snapshot(), Some(0))],
-            unfinished: vec![
-                unfinished(Source::Snapshot(snapshot_id("snapshot-2"))),
-                unfinished(Source::Volume(volume_id("pvc-4"))),
-            ],
             kept_volumes: vec![Deleted {
                 record: volume("pvc-5", None),
                 entry: Uuid::from_u128(5),
@@ -177,7 +157,6 @@ pub(in crate::cli) fn pools() -> Vec<PoolContents> {
             pool: absent,
             volumes: Vec::new(),
             snapshots: Vec::new(),
-            unfinished: Vec::new(),
             kept_volumes: Vec::new(),
             kept_snapshots: Vec::new(),
             retained: std::collections::BTreeMap::default(),
@@ -198,7 +177,7 @@ fn shown<K: Kind>(text: &str) -> String {
 
 /// Proves: T11.
 #[test]
-fn the_volumes_are_a_table_with_unfinished_and_quarantined_ones_below() {
+fn the_volumes_are_a_table_with_quarantined_ones_below() {
     let text = listed::<VolumeRecord>();
     let lines: Vec<&str> = text.lines().collect();
     let gone = format!("snapshot {}", snapshot_id("gone"));
@@ -208,11 +187,6 @@ fn the_volumes_are_a_table_with_unfinished_and_quarantined_ones_below() {
         "pvc-2  shop/orders  fast  directory  64 MiB  2 MiB  2026-10-12T14:00:00Z  snapshot snapshot-1"
             .to_owned(),
         format!("pvc-3  -            fast  directory  -       -      2026-10-12T14:00:00Z  {gone}"),
-        format!(
-            "pool fast: being made: volume {}, of volume pvc-1, by reflink, since \
-             2026-10-12T14:00:00Z: 4123 files and directories, 3 MiB at 2026-10-12T14:00:07Z",
-            volume_id("pvc-4")
-        ),
         "pool fast: quarantined, not touched: volumes/x: no volume.json".to_owned(),
     ];
     let mut rows = lines[1..4].to_vec();
@@ -247,15 +221,12 @@ fn the_list_has_the_kind_of_each_volume() {
 
 /// Proves: T11.
 #[test]
-fn the_snapshots_are_a_table_with_unfinished_and_quarantined_ones_below() {
+fn the_snapshots_are_a_table_with_quarantined_ones_below() {
     let expected = format!(
         "\
 NAME        SNAPSHOT     POOL  SIZE    HOLDS   METHOD     IN USE  CREATED               OF
 snapshot-1  shop/before  fast  64 MiB  40 MiB  subvolume  yes     2026-10-12T14:00:00Z  claim shop/orders
-pool fast: being made: snapshot {}, of volume pvc-1, by reflink, since 2026-10-12T14:00:00Z: 4123 \
-         files and directories, 3 MiB at 2026-10-12T14:00:07Z
 pool fast: quarantined, not touched: snapshots/y-{}: damaged",
-        snapshot_id("snapshot-2"),
         snapshot_id("bad").hash()
     );
     assert_eq!(listed::<SnapshotRecord>(), expected);
@@ -406,17 +377,6 @@ fn the_json_of_a_list_has_stable_keys() {
         json,
         json!({
             "snapshots": [null],
-            "unfinished": [{
-                "format": 1,
-                "pool": "fast",
-                "copy": { "snapshot": snapshot_id("snapshot-2") },
-                "of": { "volume": volume_id("pvc-1") },
-                "method": "reflink",
-                "started_at": 1_791_813_600,
-                "entries": 4123,
-                "bytes": 3 * MIB,
-                "reported_at": 1_791_813_607,
-            }],
             "quarantined": [{
                 "pool": "fast",
                 "path": format!("snapshots/y-{}", snapshot_id("bad").hash()),

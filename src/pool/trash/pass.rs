@@ -9,19 +9,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use linux::fault::{Fault, InContext};
 use linux::filesystem::Filesystem;
 use linux::os::{self, At};
-use linux::sync::lock;
 use linux::tree::{self, Watch};
 use objects::VolumeId;
 use rustix::io::Errno;
 
 use crate::pool::base::Pool;
+use crate::pool::progress::{Progress, Unit};
 use crate::pool::store::disk::Disk;
 use crate::pool::store::layout;
 use crate::pool::store::trash::{self, TrashEntry};
@@ -33,10 +33,6 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const EXPECTED_FOR: Duration = Duration::from_secs(15);
 /// How often the kept objects are inspected while an entry is being reclaimed.
 const INSPECT_EVERY: Duration = Duration::from_secs(2);
-/// How often long work is reported.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// The time is read once per this number of removed files.
-const READ_TIME_EVERY: u64 = 64;
 
 /// The entries that passes have left in the trash.
 #[derive(Debug, Default)]
@@ -343,7 +339,7 @@ impl Pass<'_> {
             }
             Err(errno) => return Err(Fault::new("open a directory in the trash", errno)),
         };
-        let progress = Progress::new(self.work, disk, name);
+        let removal = Removal::new(self.work, disk, name);
         let entry = TrashEntry::read(&dir)?;
         // A discarded copy has no record; only its data shows the quota id.
         let emptied = self.left.interrupted.get(name).copied();
@@ -364,7 +360,7 @@ impl Pass<'_> {
         match disk.quota.destroy_dir(os, At::new(&dir, layout::DATA)) {
             Ok(true) => {
                 self.destroyed = true;
-                progress.removed();
+                removal.removed();
             }
             Ok(false) => {}
             Err(errno) => {
@@ -372,7 +368,7 @@ impl Pass<'_> {
             }
         }
         let manner = disk.filesystem.removal();
-        tree::empty(os, &dir, entry.file, manner, &progress)?;
+        tree::empty(os, &dir, entry.file, manner, &removal)?;
         if let Some(emptied) = self.left.emptied.get_mut(name) {
             emptied.since = Instant::now();
         }
@@ -426,8 +422,8 @@ impl Pass<'_> {
                 // Not a file, or a protected one: it is no record, and is removed like the rest.
                 Err(_) => {
                     let manner = disk.filesystem.removal();
-                    let progress = Progress::new(self.work, disk, name);
-                    tree::empty(os, dir, None, manner, &progress)?;
+                    let removal = Removal::new(self.work, disk, name);
+                    tree::empty(os, dir, None, manner, &removal)?;
                 }
             }
         }
@@ -451,45 +447,35 @@ fn is_overtaken(pool: &Pool, disk: &Disk) -> bool {
     pool.trash.is_urgent()
 }
 
-struct Progress<'a> {
+/// The removal of an entry's content.
+struct Removal<'a> {
     work: &'a Work<'a>,
     disk: &'a Disk,
     name: &'a OsStr,
-    count: AtomicU64,
-    reported: Mutex<Instant>,
+    progress: Progress,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> Removal<'a> {
     fn new(work: &'a Work<'a>, disk: &'a Disk, name: &'a OsStr) -> Self {
         Self {
             work,
             disk,
             name,
-            count: AtomicU64::new(0),
-            reported: Mutex::new(Instant::now()),
+            progress: Progress::new(Unit::Objects, None),
         }
     }
 }
 
-impl Watch for Progress<'_> {
+impl Watch for Removal<'_> {
     fn removed(&self) {
         self.work.advance();
         let pool = self.work.pool;
-        let entries = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         pool.trash.removed.fetch_add(1, Ordering::Relaxed);
-        if !entries.is_multiple_of(READ_TIME_EVERY) {
-            return;
-        }
-        let mut reported = lock(&self.reported);
-        if reported.elapsed() >= REPORT_EVERY {
-            *reported = Instant::now();
-            tracing::info!(
-                pool = %pool.options.name,
-                entry = %self.name.display(),
-                entries,
-                "reclaiming"
-            );
-        }
+        self.progress.count();
+        self.progress.log(|entries, _| {
+            let (pool, entry) = (&pool.options.name, self.name.display());
+            tracing::info!(%pool, %entry, entries, "reclaiming");
+        });
     }
 
     fn stopped(&self) -> bool {

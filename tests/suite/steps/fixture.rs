@@ -78,12 +78,8 @@ impl Script {
 }
 
 impl Observer for Script {
-    fn before(&self, step: Step, name: &OsStr) -> Result<(), Errno> {
+    fn before(&self, step: Step, _: &OsStr) -> Result<(), Errno> {
         let mut plan = self.plan();
-        // The number of progress records of a copy depends on the time.
-        if name.to_string_lossy().starts_with("progress.json") {
-            return Ok(());
-        }
         let reclaims = std::thread::current()
             .name()
             .is_some_and(|name| name.starts_with("reclaim-"));
