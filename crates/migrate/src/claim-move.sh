@@ -24,8 +24,12 @@ USAGE
 # Sets progress to how far the claim is.
 find_progress() {
     find_now
-    if test -z "$new"; then
+    if test -z "$new" && test "$now" != "$volume"; then
+        progress="moved on to ${now:-no volume}, which is not of this plan"
+    elif test -z "$new"; then
         progress='not begun'
+        state=$(kubectl get pv "$volume" --ignore-not-found --output jsonpath='{.spec.persistentVolumeReclaimPolicy}')
+        test "$state" = "$policy" || progress='retained'
     elif test "$now" = "$new"; then
         find_mark moved
         progress='swapped'
@@ -41,6 +45,15 @@ find_progress() {
     fi
 }
 
+# Sets stopped to the workloads that were scaled down, or to nothing.
+find_stopped() {
+    stopped=''
+    for workload in $workloads; do
+        replicas=$(kube get "${workload%=*}" --ignore-not-found --output jsonpath='{.spec.replicas}')
+        test "$replicas" != 0 || stopped="$stopped ${workload%=*}"
+    done
+}
+
 # Prints a line for a claim, with the nodes of its old and its new volume.
 show_status() { # NAMESPACE/CLAIM
     facts "$1"
@@ -53,21 +66,28 @@ show_status() { # NAMESPACE/CLAIM
     place=''
     test -z "$new" || place=$(kubectl get pv "$new" --output \
         jsonpath='{.spec.nodeAffinity.required.nodeSelectorTerms[*].matchExpressions[*].values[*]}')
-    echo "$1: $progress; new volume: ${new:-none}${place:+ on node $place}; old volume: $old"
+    find_stopped
+    echo "$1: $progress${stopped:+; stopped:$stopped}; new volume: ${new:-none}${place:+ on node $place}; old volume: $old"
 }
 
 # Takes a step, unless the claim is beyond it: it has its new volume, or none because swap was interrupted.
 take() { # STEP NAMESPACE/CLAIM
     facts "$2"
     find_new
+    find_now
     if test -n "$new"; then
         find_mark moved
-        test -z "$mark" || return 0
-        find_now
+        if test -n "$mark"; then
+            test "$1" != finish || echo "$2: moved already"
+            return 0
+        fi
         case "$1 $now" in
         *" $volume" | swap\ * | start\ * | finish\ *) ;;
         *) return 0 ;;
         esac
+    elif test -n "$now" && test "$now" != "$volume"; then
+        not_of_plan
+        return 1
     fi
     run_step 'do' "$1"
 }

@@ -54,9 +54,19 @@ annotate() { # KEY=VALUE|KEY-
 find_now() { now=$(kube get pvc "$claim" --ignore-not-found --output jsonpath='{.spec.volumeName}'); }
 has_old() {
     find_now
-    test "$now" = "$volume" || { echo "claim $claim does not have its old volume $volume; undo swap first" >&2; return 1; }
+    test "$now" = "$volume" || {
+        find_new
+        if test -z "$now" || test "$now" = "$new"; then
+            echo "claim $claim does not have its old volume $volume; undo swap first" >&2
+        else
+            not_of_plan
+        fi
+        return 1
+    }
     is_old
 }
+
+not_of_plan() { echo "claim $claim has the volume $now, which is not of this plan; make a new plan" >&2; }
 
 # Sets found to the old volume, or to nothing if it was removed. A provisioner may make another one with its name.
 find_old() {
@@ -89,8 +99,9 @@ check_admission() { # POD YAML
     settle "pod/$1" --namespace "$pod_namespace"
     test -z "$found" || return 0
     printf '%s\n' "$2" | kubectl create --dry-run=server --filename - || {
-        echo "namespace $pod_namespace does not accept the pods of the plan, which are privileged: give it the label" \
-            "pod-security.kubernetes.io/enforce=privileged, or plan with another --pod-namespace" >&2
+        echo "the API server refuses the pods of the plan, which are privileged, in namespace $pod_namespace. If that is for" \
+            "Pod Security, give it the label pod-security.kubernetes.io/enforce=privileged, or plan with another" \
+            "--pod-namespace" >&2
         return 1
     }
 }

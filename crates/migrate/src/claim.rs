@@ -21,9 +21,14 @@ use crate::cluster::Cluster;
 pub(crate) fn run(options: &Options) -> Result<bool, String> {
     let cluster = read(&options.common.objects, Cluster::parse)?;
     let report = Report::new(&cluster, options)?;
+    if report.claims.iter().all(|plan| plan.variables.is_empty()) {
+        // No script takes the name of the one that is planned next.
+        eprint!("{report}");
+        return Ok(false);
+    }
     report.script().print(options.common.to.as_deref())?;
     let is_refused = report.claims.iter().any(|plan| !plan.refusals.is_empty());
-    Ok(!is_refused && !report.claims.is_empty())
+    Ok(!is_refused)
 }
 
 #[derive(Debug)]

@@ -241,7 +241,7 @@ undo_swap() {
     has_new
     restore_claim
     ensure_target
-    echo "Files that pods wrote since the step start are only in the volume $new."
+    echo "If pods ran with the volume $new, the files that they wrote are only there."
 }
 
 do_start() {
@@ -254,7 +254,10 @@ check_start() {
     done
     check_swap
 }
-undo_start() { scale_down; }
+undo_start() {
+    is_old
+    scale_down
+}
 
 do_finish() {
     check_swap
@@ -270,6 +273,7 @@ check_finish() {
 }
 undo_finish() {
     has_new
+    is_old
     annotate moved-
     set_policy "$new" Retain
     set_deletion Retain

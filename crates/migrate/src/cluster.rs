@@ -211,6 +211,13 @@ pub(crate) struct PodSpec {
     pub(crate) affinity: Value,
 }
 
+impl PodSpec {
+    /// Whether its own fields bind it to some nodes.
+    pub(crate) fn chooses_node(&self) -> bool {
+        !self.node_selector.is_null() || !self.affinity["nodeAffinity"].is_null()
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct PodVolume {

@@ -24,7 +24,7 @@ find_used() {
 }
 check_unused() {
     find_used
-    test -z "$used" || { echo "a pod names claim $claim" >&2; return 1; }
+    test -z "$used" || { echo "a pod names claim $claim; do stop, or stop the owner of the pod" >&2; return 1; }
 }
 
 has_policy() { # PV POLICY
@@ -117,5 +117,5 @@ check_stop() {
 run_step() { # do|check|undo STEP   of the claim whose facts are set
     "${1}_$2"
     test "$1" != 'do' || "check_$2"
-    echo "$1 $2: done"
+    echo "$namespace/$claim: $1 $2: done"
 }

@@ -16,6 +16,7 @@ mod source;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use objects::script::read;
 use objects::{DriverArgs, manifest};
@@ -103,7 +104,7 @@ struct Common {
     to: Option<PathBuf>,
 
     /// Use this image of the driver for the pods that move data
-    #[arg(long, value_name = "REFERENCE")]
+    #[arg(long, value_name = "REFERENCE", value_parser = NonEmptyStringValueParser::new())]
     image: String,
 
     /// Run these pods in this namespace, which allows privileged ones

@@ -1,6 +1,6 @@
 //! The plan of a claim: the facts about it, the reasons to refuse it, and the warnings.
 
-use objects::{Bytes, manifest, quantity};
+use objects::{Bytes, ReclaimPolicy, manifest, quantity};
 use uuid::Uuid;
 
 use super::checks::users;
@@ -125,9 +125,16 @@ impl Plan {
                 facts.snapshots.join(", ")
             ));
         }
-        if facts.nodes.target.is_none() || !facts.nodes.is_one_pod() {
+        let leaves = facts.nodes.target.is_none() || !facts.nodes.is_one_pod();
+        if leaves && facts.user.is_some_and(PodSpec::chooses_node) {
             self.warnings.push(
                 "node: pods that a nodeSelector or an affinity binds to the old node do not start"
+                    .to_owned(),
+            );
+        }
+        if facts.policy == ReclaimPolicy::Retain {
+            self.warnings.push(
+                "policy: the old volume has Retain, so the new one gets it too; if a step of an earlier plan set it, undo that"
                     .to_owned(),
             );
         }

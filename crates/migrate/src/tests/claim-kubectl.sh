@@ -304,7 +304,11 @@ request() { # VERB [argument...]
         esac
         ;;
     'get pods') for file in replicas.*; do value "$file" && test "$value" = 0 || printf '%s ' "$CLAIM"; done ;;
-    get\ statefulset/*) value "deletion.$(echo "$2" | tr / .)" && printf %s "$value" ;;
+    get\ statefulset/*)
+        field=deletion
+        case $all in *spec.replicas*) field=replicas ;; esac
+        value "$field.$(echo "$2" | tr / .)" && printf %s "$value"
+        ;;
     'get events') echo "the events" ;;
     'patch pv') patch_volume "$3" ;;
     patch\ statefulset/*)

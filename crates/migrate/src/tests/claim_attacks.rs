@@ -24,9 +24,12 @@ fn a_volume_that_took_the_name_is_not_taken_from_its_claim() {
     }
     cluster.write("pvc.other.theirs.uid", "uid-theirs");
     cluster.write("pvc.other.theirs.volume", VOLUME);
-    cluster.runs("undo", "finish");
-    cluster.runs("undo", "start");
-    cluster.refuses("undo", "swap", "another one has its name");
+    for step in ["finish", "start"] {
+        cluster.refuses("undo", step, "another one has its name");
+    }
+    assert_eq!(cluster.read("replicas.statefulset.db"), "2");
+    let undone = cluster.run(&["undo", "swap", NAME]);
+    assert!(!undone.status.success(), "{undone:?}");
     assert_eq!(cluster.read("pv.pvc-11.claim"), "other.theirs");
     assert_eq!(cluster.data(), "content");
 }

@@ -360,6 +360,9 @@ fn the_warnings_name_what_changes() {
         "metadata": {"namespace": "shop", "name": "nightly"},
         "spec": {"source": {"persistentVolumeClaimName": "data-db-0"}},
     }));
+    let set = object(&mut all, "StatefulSet");
+    set["spec"]["template"]["spec"]["nodeSelector"] = json!({"zone": "a"});
+    object(&mut all, "PersistentVolume")["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     let text = report(&all, &format!("{NAME} --class now --node n2"))
         .unwrap()
         .to_string();
@@ -369,6 +372,7 @@ fn the_warnings_name_what_changes() {
         "fsGroup 999",
         "binding: class now",
         "node: pods",
+        "policy: the old volume has Retain",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
