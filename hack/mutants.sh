@@ -164,10 +164,10 @@ mutant "record::write: rename before the content" \
 mutant "recover: staging is not cleared" \
     pool/store/disk.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
 mutant "recover: only when the pool is served" \
-    pool/store/disk.rs 's/        disk\.recover\(\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
-    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover()?)/'
+    pool/store/disk.rs 's/        disk\.recover\(&options\.path\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
+    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover(&self.options.path)?)/'
 mutant "open: remembered before what was found is durable" \
-    pool/store/disk.rs 's/(        disk\.recover\(\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
+    pool/store/disk.rs 's/(        disk\.recover\(&options\.path\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
     pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
