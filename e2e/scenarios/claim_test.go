@@ -295,7 +295,7 @@ func copyTooLarge(s *scenario) {
 func copiedQuota(s *scenario) {
 	_, err := s.inDriver(node1, "pool", "enable-quota", filepath.Join(filepath.Dir(btrfsPath), "rootcellar"))
 	s.must(err)
-	class := s.class(map[string]string{"pool": "btrfs", "enforcement": "hard"})
+	class := s.class(map[string]string{"pool": "btrfs", "enforcement": "required"})
 	s.claim("data", "local-path-btrfs", "64Mi")
 	s.pod("worker", with("data", "/data"), at(node1))
 	s.running("worker")
