@@ -215,19 +215,7 @@ impl Plan {
             claim.spec.access_modes.is_empty(),
             "its claim has no access mode",
         );
-        for owner in &claim.metadata.owner_references {
-            match owner.kind.as_str() {
-                "Pod" => self.refusals.push(format!(
-                    "its claim is an ephemeral volume of pod {} and is deleted with it",
-                    owner.name
-                )),
-                "StatefulSet" => {}
-                kind => self.warnings.push(format!(
-                    "{kind} {} owns the claim and may make it anew: stop its controller first",
-                    owner.name
-                )),
-            }
-        }
+        pods::check_owners(claim, &mut self.refusals, &mut self.warnings);
     }
 
     /// Refuses a directory that another volume uses as well, because its pods would lose their files.

@@ -70,6 +70,23 @@ fn workload_of<'a>(kind: &str, name: &'a str) -> Option<(&'static str, &'a str)>
     }
 }
 
+/// Refuses a claim that is deleted with a pod, and warns of an owner that may make the claim again.
+pub(crate) fn check_owners(claim: &Claim, refusals: &mut Vec<String>, warnings: &mut Vec<String>) {
+    for owner in &claim.metadata.owner_references {
+        match owner.kind.as_str() {
+            "Pod" => refusals.push(format!(
+                "its claim is an ephemeral volume of pod {} and is deleted with it",
+                owner.name
+            )),
+            "StatefulSet" => {}
+            kind => warnings.push(format!(
+                "{kind} {} owns the claim and may make it again: stop its controller first",
+                owner.name
+            )),
+        }
+    }
+}
+
 /// Refuses a directory of another node than that of its pods, because a pod on the wrong node gets an empty directory.
 pub(crate) fn check_node(
     claim: &Claim,

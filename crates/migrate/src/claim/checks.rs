@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::facts::{Facts, Nodes, Plan, source_of};
 use super::selection::{Options, PREFIX, selects, volume_of};
 use crate::cluster::{Claim, Cluster, Node, Stored, Volume, Workload};
-use crate::source;
+use crate::{pods, source};
 
 impl Plan {
     pub(super) fn check_claim(&mut self, claim: &Claim) {
@@ -20,19 +20,7 @@ impl Plan {
         if modes.iter().all(|mode| *mode == ClaimMode::ReadOnlyMany) {
             self.refuse("its claim has no access mode that allows to write, which the copy does");
         }
-        for owner in &claim.metadata.owner_references {
-            match owner.kind.as_str() {
-                "Pod" => self.refusals.push(format!(
-                    "its claim is an ephemeral volume of pod {} and is deleted with it",
-                    owner.name
-                )),
-                "StatefulSet" => {}
-                kind => self.warnings.push(format!(
-                    "{kind} {} owns the claim and may make it again: stop its controller first",
-                    owner.name
-                )),
-            }
-        }
+        pods::check_owners(claim, &mut self.refusals, &mut self.warnings);
     }
 
     /// Refuses a volume of which another object exists, because the removal of the old one would remove its data too.
