@@ -1,7 +1,7 @@
 #!/bin/sh
 # Creates the disks of a node for the scenarios of migrations. At /mnt/disk is ext4 on node1 and XFS on node2. local-path's
 # directories and the driver's pool are both on it, so that a rename can move a tree from one to the other. At /mnt/btrfs is
-# a btrfs with another pool beside such directories. /mnt/static, on node1 only, is an XFS as the static provisioner gives
+# a btrfs with another pool and such directories. /mnt/static, on node1 only, is an XFS as the static provisioner gives
 # it to a claim. The node gets an /etc of its own, for its fstab.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
