@@ -24,7 +24,7 @@ check() { # MESSAGE COMMAND [argument...]
 
 # The pictures, without the marks of comments.
 pictures() {
-    for file in src/lib.rs crates/linux/src/lib.rs crates/fleet/src/main.rs; do
+    for file in src/lib.rs crates/pool/src/lib.rs crates/linux/src/lib.rs crates/fleet/src/main.rs; do
         # shellcheck disable=SC2016 # the backquotes are Markdown's
         sed -n '/^\/\/! ```text$/,/^\/\/! ```$/{s|^//! ||; /^```/!p}' "$file"
     done >"$work/pictures"
@@ -41,13 +41,15 @@ lacks() { # PACKAGE REGEX
 check "docs/architecture.md has other pictures than the crates" pictures
 kubernetes='kube.*|k8s-.*|rustls.*' network='tonic.*|prost.*|tokio.*|hyper.*|axum.*'
 check "the driver has a Kubernetes client" lacks rootcellar "$kubernetes"
-for crate in copy migrate objects linux; do
+for crate in copy migrate objects linux pool; do
     check "rootcellar-$crate has gRPC, HTTP, a Kubernetes client or the driver" \
         lacks "rootcellar-$crate" "$network|$kubernetes|rootcellar"
 done
 check "rootcellar-copy has another crate of ours than linux and objects" \
     lacks rootcellar-copy 'rootcellar-(fleet|migrate|page)'
-check "rootcellar-fleet has gRPC or the driver" lacks rootcellar-fleet 'tonic.*|prost.*|rootcellar|rootcellar-linux'
+check "rootcellar-pool has another crate of ours than linux and objects" \
+    lacks rootcellar-pool 'rootcellar-(copy|fleet|migrate|page)'
+check "rootcellar-fleet has gRPC or the driver" lacks rootcellar-fleet 'tonic.*|prost.*|rootcellar|rootcellar-(linux|pool)'
 go -C hack/imports build -trimpath -buildvcs=false -o "$tools/imports" .
 "$tools/imports" >"$work/imports" || :
 sed '$d' "$work/imports"

@@ -26,15 +26,16 @@ copy=$target/mutants/$goal log=$target/mutants/$goal.log
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
-mkdir -p "$work/sources/tests" "$work/unchanged"
+mkdir -p "$work/sources/crates" "$work/sources/tests" "$work/unchanged"
 cp -Rp src "$work/sources/"
+cp -Rp crates/pool "$work/sources/crates/"
 cp -Rp tests/support "$work/sources/tests/"
 rm -rf "$copy"
 mkdir -p "$copy"
 # With their times, so that Cargo compiles only the changes since the last run.
 cp -Rp .cargo Cargo.lock Cargo.toml benches build.rs crates examples hack proto rust-toolchain.toml src tests "$copy/"
 # Except these, which that run compiled with mutants in them.
-find "$copy/src" "$copy/tests/support" -type f -exec touch {} +
+find "$copy/src" "$copy/crates/pool" "$copy/tests/support" -type f -exec touch {} +
 
 # It uses the compiled dependencies of the user. The programs go elsewhere, because mutants are in them.
 cargo_on_copy() { # COMMAND [argument...]
@@ -49,13 +50,13 @@ put_back() {                     # DIRECTORY
 
 # Writes the files that a mutant changes; fails if it leaves one as it was.
 change() { # DIRECTORY {FILE PERL}...
-    to=$1/src
+    to=$1
     shift
     while [ $# -gt 0 ]; do
-        mkdir -p "$to" "$(dirname "$to/$1")"
-        perl -0777 -pe "$2" "$work/sources/src/$1" >"$to/$1" || return 1
-        if cmp -s "$work/sources/src/$1" "$to/$1"; then
-            echo "mutants: $name: the pattern for src/$1 matches nothing there" >&2
+        mkdir -p "$(dirname "$to/$1")"
+        perl -0777 -pe "$2" "$work/sources/$1" >"$to/$1" || return 1
+        if cmp -s "$work/sources/$1" "$to/$1"; then
+            echo "mutants: $name: the pattern for $1 matches nothing there" >&2
             return 1
         fi
         shift 2
@@ -157,56 +158,57 @@ if [ "$goal" = run ]; then
     fi
 fi
 
+pool=crates/pool/src
 mutant "init: syncfs after the rename" \
-    pool/store/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
+    $pool/disk/marker.rs 's/    os\.syncfs\(root\)[^;]*\?;\n//; s/os\.fsync\(root\)/os.syncfs(root)/'
 mutant "record::write: rename before the content" \
-    pool/store/record/file.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
+    $pool/disk/record/file.rs 's/    write_new\(os, &dir, &temporary, record\)\?;\n(    os\.replace.*?\?;\n)/    os.create(&dir, &temporary).context("")?;\n$1    os.unlink(&dir, name).context("")?;\n    write_new(os, &dir, name, record)?;\n/s'
 mutant "recover: staging is not cleared" \
-    pool/store/disk.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
+    $pool/disk/open.rs 's/("list staging"\)\?) \{/$1.into_iter().take(0) {/'
 mutant "recover: only when the pool is served" \
-    pool/store/disk.rs 's/        disk\.recover\(&options\.path\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
-    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover(&self.options.path)?)/'
+    $pool/disk/open.rs 's/        disk\.recover\(&options\.path\)\?;\n//; s/    fn recover/    pub(crate) fn recover/' \
+    $pool/op/life.rs 's/(self\.serve\(disk, index, &marker\);\n)        Ok\(\(\)\)/$1        let disk = self.state.disk()?;\n        Ok(disk.recover(&self.options.path)?)/'
 mutant "open: remembered before what was found is durable" \
-    pool/store/disk.rs 's/(        disk\.recover\(&options\.path\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
+    $pool/disk/open.rs 's/(        disk\.recover\(&options\.path\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
-    pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/'
+    $pool/disk/open.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::Result::<bool>::Ok(true);/'
 mutant "open: remembered only when the pool is served" \
-    pool/store/disk.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::pool::Result::<bool>::Ok(true);/' \
-    pool/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let is_member = self.options.name.member().is_some();\nself.context.memory.remember(&self.options.path, id, is_member)?;\n/'
+    $pool/disk/open.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::Result::<bool>::Ok(true);/' \
+    $pool/op/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let is_member = self.options.name.member().is_some();\nself.context.memory.remember(&self.options.path, id, is_member)?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
-    pool/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
-    pool/store/disk.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
+    $pool/op/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
+    $pool/disk/open.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: mode and owner after the record" \
-    pool/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\?;\n/        let _ = (parameters, data);\n/s' \
-    pool/contents.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
+    $pool/op/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\?;\n/        let _ = (parameters, data);\n/s' \
+    $pool/op/contents.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
 mutant "create: record after the rename" \
-    pool/draft.rs 's/disk\s*\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
+    $pool/op/draft.rs 's/disk\s*\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
 mutant "image: the file is not synced before the record" \
-    pool/draft.rs 's/        Ok\(os\.fsync\(&file\)\.context_sync\(SYNC_IMAGE\)\?\)/        Ok(())/'
+    $pool/op/draft.rs 's/        Ok\(os\.fsync\(&file\)\.context_sync\(SYNC_IMAGE\)\?\)/        Ok(())/'
 mutant "image: the record is raised without the file" \
-    pool/contents.rs 's/        let extended = self\.extend\(file, image\.allocation, record\.size_bytes\);.*?classify\(fault\)\)\?;\n(        self\.change\(disk, entry, record\))/        let _ = (image, file);\n$1/s'
+    $pool/op/contents.rs 's/        let extended = self\.extend\(file, image\.allocation, record\.size_bytes\);.*?classify\(fault\)\)\?;\n(        self\.change\(disk, entry, record\))/        let _ = (image, file);\n$1/s'
 mutant "expand: limit after the record" \
-    pool/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
+    $pool/op/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
 mutant "quota: directory before the limit" \
-    ../tests/support/src/quota.rs 's/(        let id = self\.take.*?;\n.*?;\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
+    tests/support/src/quota.rs 's/(        let id = self\.take.*?;\n.*?;\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
 mutant "reclaim: quota id released before the content is gone" \
-    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        self.release_id(name)?;\n$1/'
+    $pool/op/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        self.release_id(name)?;\n$1/'
 mutant "reclaim: record removed before the quota id is released" \
-    pool/trash/pass.rs 's/entry\.file, manner/None, manner/'
+    $pool/op/trash/pass.rs 's/entry\.file, manner/None, manner/'
 mutant "copy: the source's limit is raised after it" \
-    pool/copies.rs 's/(        job\.reservation\.cover\(needs\(job, reserved, 0[^\n]*\n)        let _pending = self\.retain\(disk, retains\)\?;\n/$1/'
+    $pool/op/copies.rs 's/(        job\.reservation\.cover\(needs\(job, reserved, 0[^\n]*\n)        let _pending = self\.retain\(disk, retains\)\?;\n/$1/'
 mutant "copy: the charges that it retains are not recorded" \
-    pool/copies.rs 's/        record\.retains\.clone_from\(&made\.pending\.retains\);\n//g'
+    $pool/op/copies.rs 's/        record\.retains\.clone_from\(&made\.pending\.retains\);\n//g'
 mutant "start: the charges that copies retain are not counted" \
-    pool/state/index.rs 's/        self\.change_retained\(entry\.record\.retains\(\), Retained::add\);\n//'
+    $pool/ledger/index.rs 's/        self\.change_retained\(entry\.record\.retains\(\), Retained::add\);\n//'
 mutant "start: the charges that copies in the trash retain are not counted" \
-    pool/state/index.rs 's/        self\.change_retained\(&entry\.retains, Retained::add\);\n//'
+    $pool/ledger/index.rs 's/        self\.change_retained\(&entry\.retains, Retained::add\);\n//'
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
-    pool/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
+    $pool/op/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
 mutant "move: the copy is the volume before the old one is given up" \
-    volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.settle(&new)?;\n/s'
+    src/volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.settle(&new)?;\n/s'
 mutant "move: the old copy is deleted before the new one is the volume" \
-    volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2/s; s/hand_over\.commit\(\)\?;/from.delete(entry, Deletion::ForGood)?;\n        target.settle(&new)?;/'
+    src/volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2/s; s/hand_over\.commit\(\)\?;/from.delete(entry, Deletion::ForGood)?;\n        target.settle(&new)?;/'
 
 [ "$goal" = run ] || check_groups
 if [ $((good + bad)) -eq 0 ]; then

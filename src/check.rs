@@ -26,7 +26,7 @@ use linux::fault::{Fault, InContext};
 use linux::mount::Place;
 use linux::quota::Enforcement;
 
-use crate::pool::{
+use pool::{
     self, Claims, Marker, Memory, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS, Record,
     Unavailable, Unenforced, path,
 };

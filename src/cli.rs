@@ -29,7 +29,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::pool::{Error as PoolError, Unavailable};
+use ::pool::{Error as PoolError, Unavailable};
 
 /// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;

@@ -11,7 +11,7 @@ use linux::os::Os;
 use objects::{DriverArgs, Invalid, NodeName, PoolName};
 
 use crate::error::{Error, Result};
-use crate::pool::{self, Memory, PartMount, PoolOptions, PoolSet};
+use pool::{Memory, PartMount, PoolOptions, PoolSet};
 
 /// The longest path of a Unix socket: `sun_path` without its final NUL.
 const MAX_SOCKET_PATH: usize = 107;

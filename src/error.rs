@@ -14,7 +14,7 @@ use linux::fault::PathFault;
 use linux::mount;
 use objects::{Invalid, PoolId, PoolName};
 
-use crate::pool::{self, Busy, Unavailable};
+use pool::{Busy, Unavailable};
 
 pub use host::HostRefusal;
 pub use refusal::{Difference, Existing, OutOfRange, Refusal, Unfinished, Unsuitable};

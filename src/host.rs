@@ -23,9 +23,9 @@ use rustix::fs::{FileType, Statx, StatxAttributes};
 use rustix::io::Errno;
 
 use crate::error::{Error, HostRefusal, Result};
-use crate::pool::Marker;
-use crate::pool::layout;
-use crate::pool::{Advance, Unit};
+use pool::Marker;
+use pool::layout;
+use pool::{Advance, Unit};
 
 pub use export::{ExportTo, Exported};
 pub use import::{Import, ImportServer, Imported};

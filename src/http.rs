@@ -22,8 +22,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use crate::metrics::{self, Metrics, Scrape};
-use crate::pool::{PartMount, Pool, PoolStatus, Unavailable};
 use crate::volume::Volumes;
+use pool::{PartMount, Pool, PoolStatus, Unavailable};
 
 use inventory::Gate;
 

@@ -5,13 +5,12 @@
 //!
 //! ```text
 //! cli, server, http              the command line; the server and its pages
-//! rpc, metrics, csi, admin       the services; nothing below knows gRPC or Kubernetes
+//! rpc, metrics, csi, admin       the services; nothing below knows gRPC
 //! config, check, host, volume    flags; pools without a server; directories of the host; all volumes
 //! error                          every failure, with its code for each call
-//! pool                           one pool: records, free space, limits, copies, trash
 //! ```
 //!
-//! Below are the crates `linux` and `objects`.
+//! Below are the crates `pool`, `linux` and `objects`.
 //!
 //! Everything below `rpc` is synchronous. `docs/architecture.md` has the invariants.
 
@@ -26,7 +25,6 @@ pub mod error;
 pub mod host;
 pub mod http;
 pub mod metrics;
-pub mod pool;
 pub mod rpc;
 pub mod server;
 pub mod volume;

@@ -28,12 +28,12 @@ use crate::csi::node_server::{self, NodeServer};
 use crate::error::{Error, Result};
 use crate::http;
 use crate::metrics::Metrics;
-use crate::pool::{CALLS_AT_ONCE, COPIES_WAITING, Pool};
 use crate::rpc::{
     AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,
     until_sent,
 };
 use crate::volume::{MEMBER_WAIT, PATIENCE, Settings, Volumes};
+use pool::{CALLS_AT_ONCE, COPIES_WAITING, Pool};
 
 use socket::{Check, Connections, Endpoint};
 

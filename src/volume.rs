@@ -29,9 +29,6 @@ mod requests;
 mod snapshot;
 mod volumes;
 
-pub use crate::pool::{
-    Caller, CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source,
-};
 pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use conversion::{Export, ImportPlace, ImportRequest, ImportState, NewImport};
@@ -41,6 +38,7 @@ pub use label::Labelled;
 pub use linux::image::Allocation;
 pub use moving::Moved;
 pub use parameter::{Parameter, Parametrized};
+pub use pool::{Caller, CopyPolicy, KubernetesFields, Method, Mode, Parameters, Sharing, Source};
 pub use requests::{Capacity, CreateRequest, Page, PublishRequest, SourceId, Stats, Usage, Volume};
 pub use snapshot::{Snapshot, SnapshotFilter, SnapshotRequest};
 pub use volumes::{MEMBER_WAIT, PATIENCE, Seams, Settings, Volumes};

@@ -1,6 +1,6 @@
 // Imports checks the imports between the files of each crate. A module imports only from modules that the picture at the
-// top of its lib.rs, or of the main.rs of a program, places below it. A file of the pool imports only from its own floor and those below. No files import
-// each other in a circle. Between crates, Cargo allows no circle.
+// top of its lib.rs, or of the main.rs of a program, places below it. No files import each other in a circle. Between
+// crates, Cargo allows no circle.
 //
 // An imported name counts for the file that defines it, so that a module may export the names of its files. Methods are not
 // seen: only the names of types and functions are imports.
@@ -20,9 +20,6 @@ import (
 	"strings"
 )
 
-// The floors of the pool, the lowest first. The other files of the pool are above both.
-var floors = []string{"pool/store", "pool/state"}
-
 func main() {
 	failed, err := run()
 	if err != nil {
@@ -36,8 +33,8 @@ func main() {
 
 // The directories of the crates that have a picture, and of those that need none.
 var (
-	layered = []string{"src", "crates/linux/src", "crates/fleet/src"}
-	flat    = []string{"crates/objects/src", "crates/migrate/src", "crates/copy/src"}
+	layered = []string{"src", "crates/pool/src", "crates/linux/src", "crates/fleet/src"}
+	flat    = []string{"crates/objects/src", "crates/migrate/src", "crates/copy/src", "crates/page/src"}
 )
 
 func run() (bool, error) {
@@ -62,12 +59,8 @@ func run() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		all := crate.graph(true)
-		count(checkModules(all, picture(string(text)), file))
+		count(checkModules(crate.graph(true), picture(string(text)), file))
 		count(checkCircles(crate.graph(false)))
-		if root == "src" {
-			count(checkFloors(all))
-		}
 	}
 	for _, root := range flat {
 		crate, err := read(root)
@@ -326,29 +319,6 @@ func checkModules(graph map[string][]string, picture map[string]int, file string
 		for _, to := range graph[from] {
 			if other, ok := picture[top(to)]; ok && other < rank {
 				problems = append(problems, from+" imports from "+to+", which the picture in "+file+" places above it")
-			}
-		}
-	}
-	return problems
-}
-
-func floor(module string) int {
-	for number, name := range floors {
-		if module == name || strings.HasPrefix(module, name+"/") {
-			return number
-		}
-	}
-	if top(module) == "pool" {
-		return len(floors)
-	}
-	return -1
-}
-
-func checkFloors(graph map[string][]string) (problems []string) {
-	for _, from := range slices.Sorted(maps.Keys(graph)) {
-		for _, to := range graph[from] {
-			if floor(from) >= 0 && floor(to) > floor(from) {
-				problems = append(problems, from+" imports from "+to+", which is on a higher floor of the pool")
 			}
 		}
 	}

@@ -9,8 +9,8 @@ use linux::mount::Place;
 use linux::os;
 use linux::quota::Enforcement;
 
-use crate::pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
-use crate::pool::{layout, quoted};
+use pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
+use pool::{layout, quoted};
 
 /// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";

@@ -10,8 +10,8 @@ use linux::quota::{Charge, Enforcement, Quota};
 use objects::{Bytes, VolumeId};
 use uuid::Uuid;
 
-use crate::pool::claims;
-use crate::pool::{
+use pool::claims;
+use pool::{
     Entry, PoolOptions, Quarantined, Record, SnapshotRecord, Source, Unavailable, Unreadable,
     VolumeRecord, read_kept,
 };

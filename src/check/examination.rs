@@ -4,7 +4,7 @@ use std::path::Path;
 
 use objects::NodeName;
 
-use crate::pool::{Memory, PoolOptions};
+use pool::{Memory, PoolOptions};
 
 use super::report::{About, Finding, Level, Report};
 use super::sets::Traits;

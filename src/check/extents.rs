@@ -17,7 +17,7 @@ use objects::Bytes;
 use rustix::fs::FileType;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::{layout, load};
+use pool::{layout, load};
 
 use super::advice;
 use super::examination::Examination;

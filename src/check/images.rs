@@ -11,7 +11,7 @@ use objects::{Bytes, NameHash, ObjectId};
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::{Entry, Image, layout};
+use pool::{Entry, Image, layout};
 
 use super::advice;
 use super::examination::Examination;

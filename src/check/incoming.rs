@@ -7,9 +7,9 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::incoming::{IncomingEntry, lock, names};
-use crate::pool::layout;
-use crate::pool::record::Unreadable;
+use pool::incoming::{IncomingEntry, lock, names};
+use pool::layout;
+use pool::record::Unreadable;
 
 use super::examination::Examination;
 use super::report::{About, Level};

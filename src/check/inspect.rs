@@ -12,11 +12,11 @@ use linux::mount::GuardedDir;
 use linux::quota::{Enforcement, KernelQuotas, Quota, Quotas};
 use objects::{Bytes, NodeName, PoolId, PoolName};
 
-use crate::pool::Marker;
-use crate::pool::open_root;
-use crate::pool::path::find_mount;
-use crate::pool::{Index, RecordDirs, load, open_own};
-use crate::pool::{PoolOptions, Quarantined, Unavailable, Unenforced, Wanted, layout};
+use pool::Marker;
+use pool::open_root;
+use pool::path::find_mount;
+use pool::{Index, RecordDirs, load, open_own};
+use pool::{PoolOptions, Quarantined, Unavailable, Unenforced, Wanted, layout};
 
 const ASK: &str = "ask how the disk enforces sizes";
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use linux::fault::{Fault, InContext};
 use linux::os;
 
-use crate::pool::KeptName;
+use pool::KeptName;
 
 use super::examination::Examination;
 use super::inspect::OpenPool;

@@ -12,9 +12,9 @@ use objects::Bytes;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::{Entry, Record, SnapshotRecord, VolumeRecord, layout, record};
-use crate::pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
-use crate::pool::{Resource, load, read_entry};
+use pool::{Entry, Record, SnapshotRecord, VolumeRecord, layout, record};
+use pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
+use pool::{Resource, load, read_entry};
 
 use super::advice::{self, CopyInto, Uncharged};
 use super::examination::Examination;

@@ -10,7 +10,7 @@ use linux::os::FileId;
 use linux::quota::Enforcement;
 use objects::{NameHash, VolumeId, VolumeName};
 
-use crate::pool::{Entry, Record};
+use pool::{Entry, Record};
 
 use super::report::{About, Finding, Level, Report};
 

@@ -10,10 +10,10 @@ use linux::quota::Enforcement;
 use objects::Bytes;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::layout;
-use crate::pool::quoted;
-use crate::pool::record::Record;
-use crate::pool::{FreeSpace, Others, Policy, Space};
+use pool::layout;
+use pool::quoted;
+use pool::record::Record;
+use pool::{FreeSpace, Others, Policy, Space};
 
 use super::examination::Examination;
 use super::report::{About, Level};
@@ -98,7 +98,7 @@ fn has_other_data(opened: &OpenPool) -> Result<bool, Fault> {
 
 fn free_space(
     opened: &OpenPool,
-    options: &crate::pool::PoolOptions,
+    options: &pool::PoolOptions,
     on_root_disk: bool,
 ) -> Result<FreeSpace, Fault> {
     let vfs = rustix::fs::fstatvfs(&opened.root).context("ask for the disk's space")?;

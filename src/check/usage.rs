@@ -15,8 +15,8 @@ use objects::{Bytes, VolumeId};
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use crate::pool::layout;
-use crate::pool::quoted;
+use pool::layout;
+use pool::quoted;
 
 use super::advice::{self, Uncharged};
 use super::examination::Examination;

@@ -14,7 +14,7 @@ use super::progress;
 use crate::check::{self, Finding, Report, Surroundings};
 use crate::config::parse_node;
 use crate::error::Result;
-use crate::pool::{Advance, PoolOptions, Unit};
+use pool::{Advance, PoolOptions, Unit};
 
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {

@@ -18,7 +18,7 @@ use crate::admin::admin_client::AdminClient;
 use crate::config::parse_endpoint;
 use crate::csi::controller_client::ControllerClient;
 use crate::error::{Error, Result};
-use crate::pool::{Advance, Unit};
+use pool::{Advance, Unit};
 
 /// How often the command asks how far work has come.
 const ASK_EVERY: Duration = Duration::from_secs(1);

@@ -6,7 +6,7 @@ use objects::{PoolId, PoolName};
 use super::output::print;
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use crate::pool::{self, Memory, PoolOptions};
+use pool::{Memory, PoolOptions};
 
 /// A configured pool or set.
 #[derive(Debug, Args)]

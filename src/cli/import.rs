@@ -20,7 +20,7 @@ use super::output::print;
 use super::progress;
 use crate::error::{Error, Refusal, Result};
 use crate::host::{ExportTo, Import, Imported};
-use crate::pool::{KubernetesFields, Sharing};
+use pool::{KubernetesFields, Sharing};
 
 use connection::Connection;
 

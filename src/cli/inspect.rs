@@ -13,7 +13,7 @@ use super::output::print;
 use crate::check::{self, Deleted, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source};
+use pool::{Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source};
 
 /// The message for a configuration without pools.
 pub(super) const NO_POOL: &str = "no pool is here; give --pool or ROOTCELLAR_POOLS, or mount a disk below the directory of a pool set";

@@ -15,7 +15,7 @@ use super::output::print;
 use crate::check::{Held, PoolContents};
 use crate::config::parse_node;
 use crate::error::{Error, Result};
-use crate::pool::{Record, SnapshotRecord, VolumeRecord};
+use pool::{Record, SnapshotRecord, VolumeRecord};
 
 use known::Known;
 

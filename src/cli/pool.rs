@@ -17,9 +17,7 @@ use super::output::print;
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::Result;
-use crate::pool::{
-    self, Adopted, Claims, Memory, PoolOptions, Unavailable, Unenforced, Wanted, path,
-};
+use pool::{self, Adopted, Claims, Memory, PoolOptions, Unavailable, Unenforced, Wanted, path};
 
 /// The time that the disks of pools have to answer for a list.
 const PATIENCE: Duration = Duration::from_secs(5);

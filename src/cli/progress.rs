@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use linux::sync::lock;
 use objects::Bytes;
 
-use crate::pool::{Advance, Unit};
+use pool::{Advance, Unit};
 
 /// How often the line changes.
 const SHOW_EVERY: Duration = Duration::from_millis(250);

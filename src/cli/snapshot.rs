@@ -9,7 +9,7 @@ use super::inspect::{self, Fields, Kind, ListArgs, ShowArgs, name_or_id, object,
 use super::kept::{self, PurgeArgs, UndeleteSnapshotArgs};
 use crate::check::{Deleted, Held, PoolContents};
 use crate::error::Result;
-use crate::pool::{Record, SnapshotRecord, Source};
+use pool::{Record, SnapshotRecord, Source};
 
 /// The commands for snapshots.
 #[derive(Debug, Subcommand)]

@@ -14,8 +14,8 @@ use super::manifest::{self, ManifestArgs};
 use super::moving::{self, MoveArgs};
 use crate::check::{Deleted, Held, PoolContents};
 use crate::error::Result;
-use crate::pool::{Move, MoveState, Record, Source, VolumeRecord};
 use crate::volume::{Class, Parametrized};
+use pool::{Move, MoveState, Record, Source, VolumeRecord};
 
 /// The commands for volumes.
 #[derive(Debug, Subcommand)]

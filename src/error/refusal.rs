@@ -9,7 +9,7 @@ use objects::{AccessMode, Bytes, Invalid, PoolId, PoolName, SnapshotName, Volume
 use uuid::Uuid;
 
 use crate::error::host::{Cause, HostRefusal};
-use crate::pool::{self, PartMount, Source, Unavailable};
+use pool::{PartMount, Source, Unavailable};
 
 /// The reason why somebody must act first.
 #[derive(Debug, thiserror::Error)]

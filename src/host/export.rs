@@ -7,7 +7,7 @@ use linux::os::Os;
 use objects::VolumeId;
 
 use crate::error::{Error, HostRefusal, Result};
-use crate::pool::incoming::IncomingEntry;
+use pool::incoming::IncomingEntry;
 
 use super::apart::check_outside;
 use super::place::HostPool;

@@ -8,11 +8,9 @@ use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 
 use crate::error::{Code, Error, HostRefusal, Operation, Result};
-use crate::pool::incoming::IncomingEntry;
-use crate::pool::{
-    ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord,
-};
 use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, NewImport};
+use pool::incoming::IncomingEntry;
+use pool::{ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord};
 
 use super::apart::check_apart;
 use super::place::HostPool;

@@ -11,10 +11,10 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::error::{HostRefusal, Result};
-use crate::pool::Marker;
-use crate::pool::incoming::{IncomingEntry, Progress, lock};
-use crate::pool::record::Unreadable;
-use crate::pool::{Record, VolumeRecord, layout, record};
+use pool::Marker;
+use pool::incoming::{IncomingEntry, Progress, lock};
+use pool::record::Unreadable;
+use pool::{Record, VolumeRecord, layout, record};
 
 use super::{HostPath, keep_times, make_file, notice};
 

@@ -1,7 +1,7 @@
 use super::*;
-use crate::pool::{Backing, Unavailable};
 use linux::filesystem::Filesystem;
 use objects::Bytes;
+use pool::{Backing, Unavailable};
 
 fn pool(
     name: &str,

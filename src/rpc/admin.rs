@@ -12,9 +12,9 @@ use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Refusal, Result};
-use crate::pool::{Enforced, Unit};
 use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest, Undeleted};
 use paths::{text, texts};
+use pool::{Enforced, Unit};
 
 use super::{Answer, Call, Client, Edge, Rpc, request, service};
 

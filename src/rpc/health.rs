@@ -8,7 +8,7 @@ use objects::PoolName;
 use crate::csi::node_get_storage_health_response::StorageBackendHealth;
 use crate::csi::volume_health::VolumeHealthEntry;
 use crate::csi::{StorageHealthErrorType, VolumeHealthErrorType};
-use crate::pool::{Condition, Impairment};
+use pool::{Condition, Impairment};
 
 const MAX_CONDITIONS: usize = 16;
 const MAX_REASON: usize = 256;

@@ -16,8 +16,8 @@ use crate::csi::controller_client::ControllerClient;
 use crate::csi::group_controller_client::GroupControllerClient;
 use crate::csi::identity_client::IdentityClient;
 use crate::csi::node_client::NodeClient;
-use crate::pool::PoolOptions;
 use crate::volume::Seams;
+use pool::PoolOptions;
 
 mod inventory;
 mod turns;

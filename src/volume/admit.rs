@@ -9,12 +9,12 @@ use linux::quota::Enforcement;
 use objects::{ObjectId, VolumeId, VolumeName};
 
 use crate::error::{Error, Refusal, Result, Unsuitable};
-use crate::pool::{self, Busy, Image, Index, Lookup, Pool, VolumeRecord};
 use crate::volume::capability::{Capability, check_filesystem};
 use crate::volume::class::{Class, EnforcementPolicy};
 use crate::volume::images;
 use crate::volume::pools::Unread;
 use crate::volume::volumes::Volumes;
+use pool::{Busy, Image, Index, Lookup, Pool, VolumeRecord};
 
 /// Why an object is to come into a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

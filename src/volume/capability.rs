@@ -4,8 +4,8 @@ use linux::mount::MountOptions;
 use objects::AccessMode;
 
 use crate::error::{Error, Result, Unsuitable};
-use crate::pool::{self, Image, ImageContent, Pool, Sharing};
 use crate::volume::class::{Class, EnforcementPolicy, Kind};
+use pool::{Image, ImageContent, Pool, Sharing};
 
 /// A checked `VolumeCapability`.
 #[derive(Debug, Clone, PartialEq, Eq)]

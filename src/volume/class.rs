@@ -3,8 +3,8 @@
 use linux::image::Allocation;
 use objects::{ClaimLabel, PoolName, ReclaimPolicy, SnapshotLabel};
 
-use crate::pool::{CopyPolicy, KubernetesFields, Mode, Parameters, Sharing};
 use crate::volume::parameter::{Parameter, Parametrized, set};
+use pool::{CopyPolicy, KubernetesFields, Mode, Parameters, Sharing};
 
 /// The checked parameters of a `StorageClass`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -229,8 +229,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::pool::VolumeRecord;
     use crate::volume::parameter::SIDECAR_PREFIX;
+    use pool::VolumeRecord;
 
     const SCHEMA: &str = include_str!("../../deploy/chart/values.schema.json");
     const CLASSES: &str = include_str!("../../docs/classes.md");

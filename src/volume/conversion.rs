@@ -9,13 +9,13 @@ use linux::tree::Weight;
 use objects::{Bytes, ObjectId, PoolId, VolumeId, VolumeName};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::incoming::{IncomingEntry, Progress};
-use crate::pool::{Entry, Pool, PoolSet, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::parse_id;
 use crate::volume::locate::Location;
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
+use pool::incoming::{IncomingEntry, Progress};
+use pool::{Entry, Pool, PoolSet, VolumeRecord};
 
 /// A directory of the host that shall become a volume.
 #[derive(Debug, Clone)]

@@ -13,10 +13,6 @@ use linux::quota::Enforcement;
 use objects::{AccessMode, Bytes, ObjectId, VolumeId};
 
 use crate::error::{Error, OutOfRange, Result};
-use crate::pool::{
-    self, Busy, Demand, Entry, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, Work,
-    format_of,
-};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::capability::asked_image;
 use crate::volume::class::EnforcementPolicy;
@@ -25,6 +21,10 @@ use crate::volume::in_flight::KeyLock;
 use crate::volume::pools::{OfClass, Unread, open_id};
 use crate::volume::requests::{CreateRequest, SourceId, Volume};
 use crate::volume::volumes::Volumes;
+use pool::{
+    self, Busy, Demand, Entry, Expected, Image, KubernetesFields, Origin, Pool, VolumeRecord, Work,
+    format_of,
+};
 
 type OriginIn = (Arc<Pool>, Origin);
 

@@ -3,10 +3,10 @@
 use objects::{ObjectId, SnapshotId, VolumeId};
 
 use crate::error::{Error, Result};
-use crate::pool::{Deletion, Resource, SnapshotRecord, VolumeRecord};
 use crate::volume::ids::parse_id;
 use crate::volume::locate::{Located, Location, MoveCopy};
 use crate::volume::volumes::Volumes;
+use pool::{Deletion, Resource, SnapshotRecord, VolumeRecord};
 
 impl Volumes {
     /// Deletes a volume that is not published. A volume of a retired pool counts as deleted.

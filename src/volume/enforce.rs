@@ -3,9 +3,9 @@
 use objects::{ObjectId, SnapshotId};
 
 use crate::error::Result;
-use crate::pool::{Advance, Enforced, Source, VolumeRecord};
 use crate::volume::ids::parse_id;
 use crate::volume::volumes::Volumes;
+use pool::{Advance, Enforced, Source, VolumeRecord};
 
 impl Volumes {
     /// How far long work on a volume or snapshot has come, such as a move or a copy; `None` if there is none.

@@ -7,11 +7,11 @@ use linux::mount::Target;
 use objects::Bytes;
 
 use crate::error::{OutOfRange, Result};
-use crate::pool::{Entry, Pool, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::parse_id;
 use crate::volume::images;
 use crate::volume::volumes::Volumes;
+use pool::{Entry, Pool, VolumeRecord};
 
 /// A checked `NodeExpandVolumeRequest`.
 #[derive(Debug, Clone)]

@@ -9,7 +9,6 @@ use linux::quota::Enforcement;
 use objects::Bytes;
 
 use crate::error::{Difference, Error, Existing, Result, Unsuitable};
-use crate::pool::{Entry, Image, Pool, Source, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::capability::{Capability, asked_image, check_filesystem};
 use crate::volume::class::{Class, EnforcementPolicy};
@@ -18,6 +17,7 @@ use crate::volume::images;
 use crate::volume::parameter::Parametrized;
 use crate::volume::requests::{Capacity, CreateRequest, SourceId};
 use crate::volume::volumes::Volumes;
+use pool::{Entry, Image, Pool, Source, VolumeRecord};
 
 impl Volumes {
     /// Checks that the volume supports the capabilities and was created with the class.

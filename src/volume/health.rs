@@ -3,10 +3,10 @@
 use objects::{ObjectId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{self, Condition, Impairment, VolumeRecord};
 use crate::volume::ids::parse_id;
 use crate::volume::locate::Location;
 use crate::volume::volumes::Volumes;
+use pool::{Condition, Impairment, VolumeRecord};
 
 impl Volumes {
     /// The impairments of a volume; none if it is healthy.

@@ -7,8 +7,8 @@ use linux::image::{BLOCK, Format};
 use objects::Bytes;
 
 use crate::error::{Error, OutOfRange, Result, Unsuitable};
-use crate::pool::{Image, ImageContent, Origin, Pool};
 use crate::volume::capability::Capability;
+use pool::{Image, ImageContent, Origin, Pool};
 
 /// Refuses access as a device to a filesystem, and the reverse: what a pod wrote into a device is never
 /// mounted.

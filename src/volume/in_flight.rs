@@ -9,7 +9,7 @@ use linux::sync::lock;
 use objects::NameHash;
 
 use crate::error::{Error, Result};
-use crate::pool::Busy;
+use pool::Busy;
 
 /// The locks of the domain, for which no call ever waits. A change to a volume or snapshot locks its
 /// id, a creation also its name, and a mount or unmount its target. A publish waits for the disk

@@ -6,12 +6,12 @@ use objects::{Bytes, ObjectId, SnapshotId, VolumeId, VolumeName};
 use uuid::Uuid;
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{Ended, Kept, Pool, Purge, Resource, SnapshotRecord, VolumeRecord};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::ids::{no_id, parse_id};
 use crate::volume::locate::Location;
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
+use pool::{Ended, Kept, Pool, Purge, Resource, SnapshotRecord, VolumeRecord};
 
 /// A deleted object that is to come back.
 #[derive(Debug, Clone, Default)]

@@ -3,9 +3,9 @@
 use objects::{ClaimLabel, manifest};
 
 use crate::error::{Error, Result};
-use crate::pool::VolumeRecord;
 use crate::volume::ids::{parse_id, shorten};
 use crate::volume::volumes::Volumes;
+use pool::VolumeRecord;
 
 /// The claim in a volume's record after [`Volumes::label`].
 #[derive(Debug, Clone, PartialEq, Eq)]

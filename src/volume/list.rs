@@ -3,9 +3,9 @@
 use objects::ObjectId;
 
 use crate::error::{Error, Result};
-use crate::pool::{Entry, Pool, Resource};
 use crate::volume::requests::Page;
 use crate::volume::volumes::Volumes;
+use pool::{Entry, Pool, Resource};
 
 impl Volumes {
     /// At most `max_entries` objects that match, after the one with the id `token` (empty:

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 use objects::{ObjectId, PoolId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{
-    self, Busy, Entry, Lookup, Move, MoveState, Pool, Purge, Quarantined, Resource, Unavailable,
-    VolumeRecord,
-};
 use crate::volume::ids::no_id;
 use crate::volume::pools::Unread;
 use crate::volume::volumes::Volumes;
+use pool::{
+    self, Busy, Entry, Lookup, Move, MoveState, Pool, Purge, Quarantined, Resource, Unavailable,
+    VolumeRecord,
+};
 
 pub(super) type Located<R = VolumeRecord> = (Arc<Pool>, Arc<Entry<R>>);
 

@@ -9,14 +9,12 @@ use linux::quota::Enforcement;
 use objects::{ObjectId, PoolName, VolumeId};
 
 use crate::error::{Error, Refusal, Result};
-use crate::pool::{
-    self, Caller, CopyPolicy, Deletion, Entry, Origin, Pool, Record, VolumeRecord, Work,
-};
 use crate::volume::admit::Arrival;
 use crate::volume::ids::parse_id;
 use crate::volume::locate::{Location, MoveCopy, pair};
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
+use pool::{self, Caller, CopyPolicy, Deletion, Entry, Origin, Pool, Record, VolumeRecord, Work};
 
 /// Another disk shares no blocks, and nobody uses a volume that is being moved.
 const BYTE_BY_BYTE: CopyPolicy = CopyPolicy {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use objects::{Invalid, digits, parse_time};
 
 use crate::error::{Error, Result};
-use crate::pool::{CopyPolicy, VolumeRecord};
+use pool::{CopyPolicy, VolumeRecord};
 
 /// The prefix of the sidecars' keys.
 pub(super) const SIDECAR_PREFIX: &str = "csi.storage.k8s.io/";

@@ -10,10 +10,8 @@ use linux::sync::lock;
 use objects::{Bytes, PoolId, PoolName};
 
 use crate::error::{Code, Error, Operation, Result, Unsuitable};
-use crate::pool::{
-    self, Context, Expected, Member, PartMount, Pool, PoolOptions, PoolSet, Unavailable,
-};
 use crate::volume::requests::Capacity;
+use pool::{self, Context, Expected, Member, PartMount, Pool, PoolOptions, PoolSet, Unavailable};
 
 #[derive(Debug)]
 pub(super) struct Pools {

@@ -18,12 +18,12 @@ use rustix::fs::{FileType, StatVfs, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::error::{Difference, Error, Existing, Refusal, Result};
-use crate::pool::{Entry, Parameters, Pool, VolumeRecord};
 use crate::volume::ids::{parse_id, shorten};
 use crate::volume::images;
 use crate::volume::publications;
 use crate::volume::requests::{PublishRequest, Stats, Usage};
 use crate::volume::volumes::Volumes;
+use pool::{Entry, Parameters, Pool, VolumeRecord};
 
 impl Volumes {
     /// Mounts a volume at a target. It succeeds if the volume is mounted there with the same options,

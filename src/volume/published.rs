@@ -14,10 +14,10 @@ use linux::os::FileId;
 use objects::{NameHash, ObjectId};
 
 use crate::error::{Refusal, Result};
-use crate::pool::{Disk, Entry, Index, Pool, VolumeRecord, images};
 use crate::volume::publications::Use;
 use crate::volume::publish::refuse_published;
 use crate::volume::volumes::Volumes;
+use pool::{Disk, Entry, Index, Pool, VolumeRecord, images};
 
 /// The time for udev, which opens a device when its last user has closed it, and so delays the detachment.
 const INSPECTION: Duration = Duration::from_secs(2);

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use linux::quota::Enforcement;
 use objects::{Bytes, PoolName, VolumeId, VolumeName};
 
-use crate::pool::{Caller, Entry, Image, Parameters, Pool, Source};
 use crate::volume::capability::Capability;
 use crate::volume::class::Class;
+use pool::{Caller, Entry, Image, Parameters, Pool, Source};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {

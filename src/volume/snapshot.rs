@@ -9,10 +9,6 @@ use linux::os;
 use objects::{Bytes, ObjectId, SnapshotId, SnapshotName, VolumeId};
 
 use crate::error::{Difference, Error, Existing, Refusal, Result};
-use crate::pool::{
-    Caller, CopyPlan, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord,
-    VolumeRecord, format_of,
-};
 use crate::volume::admit::{Arrival, Purpose};
 use crate::volume::class::{InUse, SnapshotClass};
 use crate::volume::ids::parse_id;
@@ -21,6 +17,10 @@ use crate::volume::locate::{Located, Location};
 use crate::volume::pools::open_id;
 use crate::volume::requests::{Page, SourceId};
 use crate::volume::volumes::Volumes;
+use pool::{
+    Caller, CopyPlan, Entry, Method, Origin, Pool, Resource, SnapshotEntry, SnapshotRecord,
+    VolumeRecord, format_of,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -270,6 +270,6 @@ fn record(
         quota_id: None,
         absent: None,
         retains: Vec::new(),
-        unknown: crate::pool::Unknown::new(),
+        unknown: pool::Unknown::new(),
     }
 }

@@ -12,15 +12,15 @@ use linux::quota::{KernelQuotas, Quotas};
 use objects::NodeName;
 
 use crate::error::{Error, Result};
-use crate::pool::STOP_PATIENCE;
-use crate::pool::{
-    Context, Disk, Index, Memory, PartMount, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
-};
 use crate::volume::ids::parse_id;
 use crate::volume::in_flight::InFlight;
 use crate::volume::pools::Pools;
 use crate::volume::publications::Publications;
 use crate::volume::requests::{Page, Volume};
+use pool::STOP_PATIENCE;
+use pool::{
+    Context, Disk, Index, Memory, PartMount, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
+};
 
 /// The default of [`Settings::patience`].
 pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use linux::mount::Users;
 use linux::os::Os;
 use objects::{Bytes, ObjectId, VolumeId};
+use pool::{ImportMethod, Memory, VolumeRecord};
 use rootcellar::error::{Code, Error, Operation, Refusal, Result};
-use rootcellar::pool::{ImportMethod, Memory, VolumeRecord};
 use rootcellar::volume::{
     Caller, Class, ExpandRequest, ImportRequest, MEMBER_WAIT, NewImport, Settings, SourceId,
     UndeleteRequest,

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use linux::quota::Enforcement;
 use objects::Bytes;
+use pool::{PoolOptions, enable_quota};
 use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
 use rootcellar::config::Configured;
-use rootcellar::pool::{PoolOptions, enable_quota};
 use rootcellar::volume::{EnforcementPolicy, ExpandRequest, Settings, Volume};
 
 use crate::sizes::{Rig, SIZE};

@@ -13,8 +13,8 @@ use linux::os::Step;
 use objects::{Bytes, ObjectId, SnapshotId, VolumeId};
 use rustix::io::Errno;
 
+use pool::{Pool, Unit};
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::{Pool, Unit};
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
 use crate::snapshots::{Kind, Rig, SIZE};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use linux::os::Os;
 use objects::{Bytes, NodeName, ObjectId, PoolId};
+use pool::{Memory, Result, Unavailable, Wanted};
 use rootcellar::error::{Code, Operation};
-use rootcellar::pool::{self, Memory, Result, Unavailable, Wanted};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
 use support::disk::Disk;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use linux::os::Os;
 use objects::PoolId;
+use pool::{Condition, Impairment, Memory, retire};
 use rootcellar::csi;
 use rootcellar::csi::volume_health::VolumeHealthEntry;
-use rootcellar::pool::{Condition, Impairment, Memory, retire};
 use rootcellar::volume::Volumes;
 use support::disk::Disk;
 use support::disk_node::{DiskNode, Served};

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use linux::image::loops;
 use linux::mount::KernelMounter;
 use objects::Bytes;
+use pool::Mode;
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::Mode;
 use rootcellar::volume::{Allocation, CreateRequest, ExpandRequest, InUse, Kind, SourceId, Volume};
 use rustix::io::Errno;
 

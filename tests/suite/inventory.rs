@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use objects::inventory::{Inventory, PoolInventory};
 use objects::{Bytes, PoolId, VolumeId};
-use rootcellar::pool::{Memory, retire};
+use pool::{Memory, retire};
 use rootcellar::volume::Volumes;
 
 use linux::os::Os;

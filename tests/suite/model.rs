@@ -17,8 +17,8 @@ use proptest::prelude::{Strategy, prop};
 use proptest::test_runner::{Config, TestError, TestRunner};
 use rustix::fs::StatVfsMountFlags;
 
+use pool::Parameters;
 use rootcellar::error::{Code, Operation, Result};
-use rootcellar::pool::Parameters;
 use rootcellar::volume::{
     Allocation, Capability, Capacity, Class, CreateRequest, PublishRequest, UndeleteRequest, Volume,
 };

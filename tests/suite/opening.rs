@@ -9,8 +9,8 @@ use std::time::Instant;
 use linux::mount::{Mounter, Target};
 use linux::os::Step;
 use objects::{Bytes, ObjectId};
+use pool::Unavailable;
 use rootcellar::error::{Code, Operation};
-use rootcellar::pool::Unavailable;
 use rootcellar::volume::Volumes;
 use rustix::io::Errno;
 

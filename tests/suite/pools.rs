@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use linux::os::Os;
 use objects::{ObjectId, VolumeId};
+use pool::{Unavailable, Wanted};
 use rootcellar::check::{About, Level};
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::{Unavailable, Wanted};
 use rootcellar::volume::Volumes;
 
 use crate::check::{assert_well, follow, of_level, report_on_option as report_on, wrong};
@@ -537,13 +537,13 @@ fn a_pool_is_made_only_by_an_explicit_act_in_an_empty_directory() {
     };
     let test_node = "test-node".parse().unwrap();
     let os = Os::default();
-    let made = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere).unwrap();
+    let made = pool::init(&os, &node.pool(), &test_node, anywhere).unwrap();
     let id = made.id;
     assert_eq!(
         node.volumes_of(&[plain(&node)], &fakes).pools()[0].id(),
         Some(id)
     );
-    let again = rootcellar::pool::init(&os, &node.pool(), &test_node, anywhere);
+    let again = pool::init(&os, &node.pool(), &test_node, anywhere);
     let message = again.unwrap_err().to_string();
     assert!(
         message.contains(&format!("it is pool {id} of node test-node already")),

@@ -13,8 +13,8 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use objects::Bytes;
+use pool::{PartMount, Unavailable};
 use rootcellar::error::{Code, Operation};
-use rootcellar::pool::{PartMount, Unavailable};
 use rootcellar::volume::{Capacity, Class, Settings, Volumes};
 
 use super::snapshots::assert_code;

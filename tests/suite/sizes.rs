@@ -18,8 +18,8 @@ use linux::filesystem::Filesystem;
 use linux::os::Os;
 use linux::quota::{Enforcement, KernelQuotas, OURS, Quotas};
 use objects::Bytes;
+use pool::{Enforced, enable_quota};
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::{Enforced, enable_quota};
 use rootcellar::volume::{Class, EnforcementPolicy, ExpandRequest, Volume};
 
 use support::disk::Disk;

@@ -2,7 +2,7 @@
 //!
 //! Another filesystem is a variant of `Filesystem`, and a file here that implements `Quota`, unless it has project
 //! quota. It needs a `MissingQuota` for each reason why it may not enforce, with a command in the driver's
-//! `pool/store/enforcement.rs`, and a new `Enforcement`, which needs a new format of the records.
+//! `crates/pool/src/disk/enforcement.rs`, and a new `Enforcement`, which needs a new format of the records.
 
 mod btrfs;
 mod ids;

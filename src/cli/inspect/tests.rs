@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::check::Recorded;
-use crate::pool::{
+use pool::{
     FORMAT, Image, ImageContent, ImportMethod, ImportOrigin, KubernetesFields, Method,
     SnapshotRecord, Unavailable, VolumeRecord,
 };
@@ -82,7 +82,7 @@ fn snapshot() -> SnapshotRecord {
             origin: Source::Snapshot(snapshot_id("snapshot-1")),
             bytes: Bytes(40 * MIB),
         }],
-        unknown: crate::pool::Unknown::new(),
+        unknown: pool::Unknown::new(),
     }
 }
 

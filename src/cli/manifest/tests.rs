@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::cli::inspect::tests::{held, pools, volume as record};
-use crate::pool::KubernetesFields;
+use pool::KubernetesFields;
 
 #[derive(Debug, Parser)]
 struct Line {
@@ -123,8 +123,8 @@ fn flags_replace_what_is_recorded_and_add_what_is_not() {
 /// Proves: T12.
 #[test]
 fn an_image_names_its_filesystem_and_a_device_has_none() {
-    use crate::pool::{Image, ImageContent};
     use linux::image::Allocation;
+    use pool::{Image, ImageContent};
     let cases = [
         (ImageContent::Ext4, "Filesystem", Some("ext4")),
         (ImageContent::Xfs, "Filesystem", Some("xfs")),

@@ -15,7 +15,7 @@ use crate::error::Code::{
     ResourceExhausted as Exhaust, Unavailable as Unavail,
 };
 use crate::error::{Difference, Existing, Object, OutOfRange, Refusal, Unfinished, Unsuitable};
-use crate::pool::{self, Busy, Error as PoolError, Source, Stopped, Unavailable};
+use pool::{Busy, Error as PoolError, Source, Stopped, Unavailable};
 
 const OPERATIONS: [Operation; 6] = [
     Operation::CreateVolume,

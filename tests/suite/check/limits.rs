@@ -6,8 +6,8 @@ use std::process::Command;
 
 use linux::os;
 use objects::Bytes;
+use pool::count_limited;
 use rootcellar::check::{About, Finding, Level};
-use rootcellar::pool::count_limited;
 use rootcellar::volume::{SourceId, Volume};
 
 use super::{

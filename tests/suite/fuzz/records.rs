@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use objects::PoolId;
+use pool::Error as PoolError;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::pool::Error as PoolError;
 use rootcellar::volume::{Seams, Settings, SourceId, Volumes};
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Directories with the data of the driver, of other pools or of pods, by every path that shows them.
 
-use rootcellar::pool::{self, Wanted};
+use pool::Wanted;
 use rootcellar::volume::Settings;
 use support::NODE;
 

@@ -2,8 +2,8 @@
 
 use linux::quota::Enforcement;
 use objects::ObjectId;
+use pool::{ImportMethod, VolumeRecord};
 use rootcellar::check::About;
-use rootcellar::pool::{ImportMethod, VolumeRecord};
 use support::disk::Disk;
 use support::imports::{make_entry, record_of};
 use support::{Node, name};

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use rootcellar::pool::{Memory, PoolOptions, find_id};
+use pool::{Memory, PoolOptions, find_id};
 
 use super::*;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linux::mount::Users;
 use linux::os::Step;
-use rootcellar::pool::enable_quota;
+use pool::enable_quota;
 use rootcellar::volume::Caller;
 use support::faults::End;
 use support::loops::run;

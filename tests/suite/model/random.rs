@@ -4,7 +4,7 @@ use linux::mount::MountOptions;
 use objects::{AccessMode, Bytes};
 use proptest::prelude::*;
 
-use rootcellar::pool::{Mode, Parameters, Sharing};
+use pool::{Mode, Parameters, Sharing};
 use rootcellar::volume::{Allocation, Capability, Class, CreateRequest, Kind};
 
 use support::create;

@@ -6,8 +6,8 @@ use linux::mount::{Atime, MountOptions};
 use objects::AccessMode;
 use rustix::fs::StatVfsMountFlags;
 
+use pool::{Image, ImageContent, Parameters, Sharing};
 use rootcellar::error::{Code, Result};
-use rootcellar::pool::{Image, ImageContent, Parameters, Sharing};
 use rootcellar::volume::{Capability, Class, CreateRequest, Kind};
 use support::memory::SIZE;
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rootcellar::pool::PoolStatus;
+use pool::PoolStatus;
 
 use support::{Fakes, Node, Running, create, directory_of, eventually, names};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use linux::os::Os;
 use objects::{ObjectId, PoolId};
-use rootcellar::pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
+use pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
 use rootcellar::volume::{CreateRequest, ExpandRequest, SourceId};
 
 use super::{

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use linux::os::Os;
 use objects::ObjectId;
-use rootcellar::pool::{Memory, retire};
+use pool::{Memory, retire};
 
 use super::{
     Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, Unavailable, assert_code, capacity,

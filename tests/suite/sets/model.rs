@@ -14,7 +14,7 @@ use proptest::prop_oneof;
 use proptest::sample::select;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use rootcellar::pool::{Memory, Pool, retire};
+use pool::{Memory, Pool, retire};
 use rootcellar::volume::MEMBER_WAIT;
 
 use super::{

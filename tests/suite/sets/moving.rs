@@ -16,8 +16,8 @@ use linux::mount::Users;
 use linux::os::Os;
 use linux::quota::{self, Enforcement, Quota, Quotas};
 use objects::{ObjectId, PoolId, PoolName, VolumeId};
+use pool::{Memory, retire};
 use rootcellar::error::{Error, Refusal};
-use rootcellar::pool::{Memory, retire};
 use rootcellar::volume::{Caller, ExpandRequest, Moved, Settings, SourceId, Volume};
 use serde_json::Value;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use linux::filesystem::Filesystem;
 use linux::os::Os;
 use linux::quota::{AtInit, Enforcement, Mode, Quota, Quotas, mode};
-use rootcellar::pool::{self, Wanted};
+use pool::Wanted;
 use rustix::io::Errno;
 
 use super::SIZE;

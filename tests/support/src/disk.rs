@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use rootcellar::pool::enable_quota;
+use pool::enable_quota;
 use rustix::io::Errno;
 
 use crate::loops::{LoopMount, run};

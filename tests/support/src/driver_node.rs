@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use rootcellar::pool::PoolStatus;
+use pool::PoolStatus;
 use rootcellar::volume::Volume;
 
 use crate::disk::Disk;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use linux::mount::Users;
 use linux::os::Os;
 use objects::{AccessMode, Bytes, ClaimLabel, ObjectId, VolumeId, VolumeName};
+use pool::{ImportMethod, ImportOrigin, KubernetesFields, Sharing, VolumeRecord};
 use rootcellar::error::{Error, Result, Unfinished};
 use rootcellar::host::{ExportTo, Import, ImportServer, Imported};
-use rootcellar::pool::{ImportMethod, ImportOrigin, KubernetesFields, Sharing, VolumeRecord};
 use rootcellar::volume::{Export, ImportPlace, ImportRequest, Volumes};
 
 use crate::name;

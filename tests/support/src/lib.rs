@@ -48,7 +48,7 @@ use linux::mount::{MountEntry, MountOptions, MountTable, Mounter};
 use linux::os::{self, FileId, Os};
 use linux::quota::{KernelQuotas, Quotas};
 use objects::{AccessMode, Bytes, VolumeName};
-use rootcellar::pool::{Pool, PoolOptions, Unavailable};
+use pool::{Pool, PoolOptions, Unavailable};
 use rootcellar::volume::{
     Caller, Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PATIENCE, PublishRequest,
     Seams, Settings, SnapshotClass, SnapshotRequest, Volumes,
@@ -104,7 +104,7 @@ macro_rules! assert_pool_error {
     ($error:expr, $kind:ident) => {
         match $error {
             rootcellar::error::Error::Pool {
-                error: rootcellar::pool::Error::$kind { .. },
+                error: pool::Error::$kind { .. },
                 ..
             } => {}
             other => panic!("{other}"),

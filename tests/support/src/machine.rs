@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use rootcellar::pool::enable_quota;
+use pool::enable_quota;
 
 use crate::Node;
 use crate::disk::{Disk, ENFORCING};

@@ -6,8 +6,8 @@ use std::path::Path;
 use objects::NodeName;
 
 use super::*;
-use crate::pool::QuotaConflict;
 use crate::volume::{Class, Parametrized};
+use pool::QuotaConflict;
 
 /// Stands for a part of a message that varies.
 const HOLE: char = '\u{2026}';
@@ -186,7 +186,9 @@ fn source(dir: &Path) -> String {
 fn the_troubleshooting_page_quotes_messages_as_they_are() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/troubleshooting.md")).unwrap();
-    let source = source(&root.join("src"));
+    let source = ["src", "crates/pool/src"]
+        .map(|dir| source(&root.join(dir)))
+        .concat();
     let (key, value) = ("x".to_owned(), "y".to_owned());
     // A field and its problem are two literals.
     let in_two_parts = [Class::parse([(&key, &value)]).unwrap_err().to_string()];

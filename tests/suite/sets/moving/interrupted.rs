@@ -1,9 +1,9 @@
 //! The copies that an interrupted move leaves.
 
+use pool::PoolOptions;
 use rootcellar::check::{
     About, Level, PoolContents, Surroundings, check, contents, hide_old_copies,
 };
-use rootcellar::pool::PoolOptions;
 
 use super::*;
 

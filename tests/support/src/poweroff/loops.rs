@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use linux::os::{Object, Observer, Step};
-use rootcellar::pool::enable_quota;
+use pool::enable_quota;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::image::Image;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use linux::os::{self, At, Step};
-use rootcellar::pool::{self, Memory, Wanted};
+use pool::{Memory, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
 use super::control::Kill;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use linux::filesystem::Filesystem;
 use linux::os::{self, Observer, Os};
 use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
+use pool::{ImageContent, PoolStatus};
 use rootcellar::error::{Code, Operation as Call};
-use rootcellar::pool::{ImageContent, PoolStatus};
 use rootcellar::volume::{
     Caller, CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass,
     SnapshotFilter, SnapshotRequest, SourceId, UndeleteRequest,

@@ -1,0 +1,623 @@
+//! The memory of a pool: its open disk, its index, its reservations and its last measurement.
+//!
+//! The directories on the disk are the truth. The memory is read from them when the pool is opened, and every
+//! operation changes the disk first. After a crash between the two, the next start reads the disk.
+//!
+//! One mutex guards it all, because a grant depends on the disk, the records and the reservations of one
+//! moment. Only this file locks it, once in each method, and never while a disk is read, written or closed: a disk
+//! that hangs must not stop the calls that need the memory alone.
+
+pub(crate) mod free_space;
+pub(crate) mod index;
+pub(crate) mod kept;
+pub(crate) mod quarantine;
+pub(crate) mod reservations;
+pub(crate) mod retained;
+pub(crate) mod status;
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::mem;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use linux::image::Allocation;
+use linux::quota::Enforcement;
+use linux::sync;
+use objects::{Bytes, ObjectId, PoolId, VolumeId};
+use uuid::Uuid;
+
+use crate::disk::backing::Backing;
+use crate::disk::entry::{Entry, claims};
+use crate::disk::error;
+use crate::disk::kept::{KeptEntry, KeptName};
+use crate::disk::open::Disk;
+use crate::disk::record::{RetainedCharge, Source, VolumeRecord};
+use crate::disk::space::Space;
+use crate::disk::trash::TrashEntry;
+use crate::disk::unavailable::Unavailable;
+use crate::ledger::free_space::{FreeSpace, Policy};
+use crate::ledger::index::{Index, Lookup, Resource};
+use crate::ledger::kept::{Cause, Ended, EndedEarly};
+use crate::ledger::reservations::{Demand, Empty, Held, Measurement, Reservations, Standing};
+use crate::ledger::status::PoolStatus;
+
+#[derive(Debug)]
+pub struct PoolState(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    disk: Result<Arc<Disk>, Unavailable>,
+    /// The identity is known while the pool is unavailable, because its volumes still exist.
+    id: Option<PoolId>,
+    /// Whether the index was read since the start.
+    read: bool,
+    backing: Backing,
+    index: Index,
+    ended: EndedEarly,
+    /// The time for which the pool is served.
+    served: Served,
+    /// The charges that copies under construction will retain.
+    pending: Vec<RetainedCharge>,
+    reservations: Reservations,
+}
+
+/// The volumes whose blocks existing copies, or copies under construction, may reference.
+#[derive(Debug)]
+pub(super) struct References {
+    pub(super) volumes: BTreeSet<VolumeId>,
+    /// The changes of the index until then. Unknown while a copy is under construction, because
+    /// it may be given up without a removal.
+    pub(super) changes: Option<u64>,
+}
+
+/// How often the serving time is recorded while objects are kept, in milliseconds.
+pub(super) const RECORD_SERVED_EVERY: u64 = 300_000;
+
+/// The time for which servers have served a pool, in milliseconds.
+#[derive(Debug)]
+struct Served {
+    /// The time until `since`.
+    before: u64,
+    since: Instant,
+    /// The time that the marker has.
+    recorded: u64,
+    /// The time of the last deletion, so that no two have the same.
+    deleted: u64,
+}
+
+impl Served {
+    /// `known`: the times of the deletions of kept objects. A server that died has not recorded the last of its time.
+    fn from(before: u64, known: impl Iterator<Item = u64>) -> Self {
+        let credible = |time: &u64| *time <= before.saturating_add(2 * RECORD_SERVED_EVERY);
+        Self {
+            before,
+            since: Instant::now(),
+            recorded: before,
+            deleted: known.filter(credible).fold(before, u64::max),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        let since = u64::try_from(self.since.elapsed().as_millis());
+        self.before.saturating_add(since.unwrap_or(u64::MAX))
+    }
+}
+
+impl State {
+    fn why_unavailable(&self) -> Option<Unavailable> {
+        self.disk.as_ref().err().cloned()
+    }
+
+    fn enforcement(&self) -> Enforcement {
+        let disk = self.disk.as_ref();
+        disk.map_or(Enforcement::None, |disk| disk.quota.enforcement())
+    }
+
+    fn serves(&self, disk: &Arc<Disk>) -> bool {
+        let current = self.disk.as_ref();
+        current.is_ok_and(|current| Arc::ptr_eq(current, disk))
+    }
+}
+
+/// The disk.
+impl PoolState {
+    /// The state of a pool that is not open yet.
+    pub(super) fn new(id: Option<PoolId>) -> Self {
+        Self(Mutex::new(State {
+            disk: Err(Unavailable::Opening),
+            id,
+            read: false,
+            backing: Backing::default(),
+            index: Index::default(),
+            ended: EndedEarly::default(),
+            served: Served::from(0, std::iter::empty()),
+            pending: Vec::new(),
+            reservations: Reservations::default(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.0)
+    }
+
+    pub(super) fn id(&self) -> Option<PoolId> {
+        self.lock().id
+    }
+
+    pub(super) fn disk(&self) -> Result<Arc<Disk>, Unavailable> {
+        self.lock().disk.clone()
+    }
+
+    pub(super) fn why_unavailable(&self) -> Option<Unavailable> {
+        self.lock().why_unavailable()
+    }
+
+    pub(super) fn enforcement(&self) -> Enforcement {
+        self.lock().enforcement()
+    }
+
+    pub(super) fn serves(&self, disk: &Arc<Disk>) -> bool {
+        self.lock().serves(disk)
+    }
+
+    /// Serves the pool from a disk. `other` are the bytes that others used when it was empty last, and `served` is
+    /// the time for which it was served before, in milliseconds.
+    pub(super) fn open(&self, disk: Disk, index: Index, other: Bytes, served: u64) {
+        let mut state = self.lock();
+        let known = index.kept().iter().map(|(name, _)| name.deleted);
+        state.served = Served::from(served, known);
+        state.id = Some(disk.id);
+        state.read = true;
+        state.index = index;
+        state.reservations.opened(other);
+        let before = mem::replace(&mut state.disk, Ok(Arc::new(disk)));
+        drop(state);
+        drop(before);
+    }
+
+    /// Makes the pool unavailable and returns the disk or the reason before. Closing the disk may take
+    /// long. An open disk stays open, and nothing is returned, if the reason is a shortage of the
+    /// driver's own, which says nothing about the disk.
+    pub(super) fn close(&self, reason: &Unavailable) -> Option<Result<Arc<Disk>, Unavailable>> {
+        let mut state = self.lock();
+        let stays = matches!(reason, Unavailable::Shortage(_)) && state.disk.is_ok();
+        (!stays).then(|| mem::replace(&mut state.disk, Err(reason.clone())))
+    }
+
+    /// Forgets the identity and the records.
+    pub(super) fn forget(&self) {
+        let mut state = self.lock();
+        state.id = None;
+        state.backing = Backing::default();
+        state.index = Index::default();
+        state.ended = EndedEarly::default();
+        state.reservations.other = Bytes::ZERO;
+    }
+
+    /// Notes the devices below the pool, and the errors of its disk.
+    pub(super) fn seen(&self, backing: Backing) {
+        self.lock().backing = backing;
+    }
+
+    pub fn backing(&self) -> Backing {
+        self.lock().backing.clone()
+    }
+
+    /// Why the records, which may exist, were never read since the start.
+    pub fn why_unread(&self) -> Option<Unavailable> {
+        let state = self.lock();
+        let reason = state.disk.as_ref().err().filter(|_| !state.read)?;
+        let exist =
+            state.id.is_some() || matches!(reason, Unavailable::Opening | Unavailable::Locked);
+        exist.then(|| reason.clone())
+    }
+
+    /// Reads the records in memory.
+    pub fn read<T>(&self, read: impl FnOnce(&Index) -> T) -> T {
+        read(&self.lock().index)
+    }
+
+    /// The part of the status that is in memory, all of one moment.
+    pub(super) fn status(&self) -> PoolStatus {
+        let state = self.lock();
+        let index = &state.index;
+        let enforcement = state.enforcement();
+        PoolStatus {
+            unavailable: state.why_unavailable(),
+            enforcement,
+            reserved: Bytes(index.sums.sizes),
+            volumes: index.volumes().len(),
+            snapshots: index.snapshots().len(),
+            not_enforced: index.not_enforced(enforcement),
+            backing: state.backing.clone(),
+            quarantined: index.quarantined().len(),
+            trash: index.trash().len(),
+            kept: index.kept().len(),
+            ..PoolStatus::default()
+        }
+    }
+}
+
+/// The serving time.
+impl PoolState {
+    /// The time for which servers have served the pool, in milliseconds.
+    pub(super) fn served(&self) -> u64 {
+        self.lock().served.now()
+    }
+
+    /// The serving time of a deletion, which is later than that of each before.
+    pub(super) fn served_at_deletion(&self) -> u64 {
+        let served = &mut self.lock().served;
+        served.deleted = served.now().max(served.deleted.saturating_add(1));
+        served.deleted
+    }
+
+    /// The milliseconds that the marker lacks.
+    pub(super) fn unrecorded(&self) -> u64 {
+        let state = self.lock();
+        state.served.now().saturating_sub(state.served.recorded)
+    }
+
+    pub(super) fn recorded_served(&self, milliseconds: u64) {
+        self.lock().served.recorded = milliseconds;
+    }
+}
+
+/// The records.
+impl PoolState {
+    /// The knowledge about an id, and the reason why the pool cannot be used, if it cannot; both of
+    /// one moment.
+    pub fn find<R: Resource>(&self, id: R::Id) -> (Lookup<R>, Option<Unavailable>) {
+        let state = self.lock();
+        let index = &state.index;
+        let known = match (index.get::<R>(id), index.quarantined_as::<R>(id)) {
+            (Some(entry), _) => Lookup::Entry(Arc::clone(entry)),
+            (None, Some(quarantined)) => Lookup::Quarantined(quarantined.clone()),
+            (None, None) => Lookup::Nothing,
+        };
+        (known, state.why_unavailable())
+    }
+
+    pub fn id_of<R: Resource>(&self, name: &<R::Id as ObjectId>::Name) -> Option<R::Id> {
+        let state = self.lock();
+        state.index.id_of::<R>(state.id?, name)
+    }
+
+    pub(super) fn get<R: Resource>(&self, id: R::Id) -> Option<Arc<Entry<R>>> {
+        self.lock().index.get::<R>(id).cloned()
+    }
+
+    /// The volumes that are images with all of their blocks.
+    pub fn thick_images(&self) -> Vec<Arc<Entry>> {
+        let is_thick = |entry: &&Arc<Entry>| {
+            let image = entry.record.image;
+            image.is_some_and(|image| image.allocation == Allocation::Thick)
+        };
+        self.lock()
+            .index
+            .volumes()
+            .filter(is_thick)
+            .cloned()
+            .collect()
+    }
+
+    /// At most `count` entries that match, with ids after the given one, in order.
+    pub fn after<R: Resource>(
+        &self,
+        id: Option<R::Id>,
+        count: usize,
+        matches: impl Fn(&R) -> bool,
+    ) -> Vec<Arc<Entry<R>>> {
+        let state = self.lock();
+        let after = (
+            id.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        let entries = R::entries(&state.index).range(after);
+        let entries = entries.map(|(_, entry)| entry);
+        let matching = entries.filter(|entry| matches(&entry.record));
+        matching.take(count).cloned().collect()
+    }
+
+    pub(super) fn insert<R: Resource>(&self, record: R, directory: String) -> Arc<Entry<R>> {
+        self.lock().index.insert(Entry { record, directory })
+    }
+
+    /// Inserts a new object, whose record now counts in place of its reservation.
+    pub(super) fn insert_reserved<R: Resource>(
+        &self,
+        record: R,
+        directory: String,
+        reserved: &Held,
+    ) -> Arc<Entry<R>> {
+        let mut state = self.lock();
+        state.reservations.end(reserved);
+        state.index.insert(Entry { record, directory })
+    }
+
+    pub(super) fn remove<R: Resource>(&self, id: R::Id) {
+        self.lock().index.remove::<R>(id);
+    }
+
+    /// Removes an object that was deleted, from the quarantine too.
+    pub(super) fn remove_deleted<R: Resource>(&self, entry: &Entry<R>) {
+        self.lock().index.remove_deleted(entry);
+    }
+
+    /// Whether the object with an id is in quarantine, and no other entry claims the id.
+    pub(super) fn is_alone_in_quarantine<R: Resource>(&self, id: R::Id) -> bool {
+        let index = &self.lock().index;
+        let quarantined = index.quarantined().iter();
+        let claims = quarantined.filter(|entry| claims::<R>(&entry.path, id));
+        index.get::<R>(id).is_none() && claims.count() == 1
+    }
+
+    pub(super) fn add_to_trash(&self, name: OsString, entry: TrashEntry) {
+        self.lock().index.add_to_trash(name, entry);
+    }
+
+    pub(super) fn remove_from_trash(&self, name: &OsStr) {
+        self.lock().index.remove_from_trash(name);
+    }
+
+    pub(super) fn add_kept(&self, name: KeptName, kept: KeptEntry) {
+        self.lock().index.add_kept(name, kept);
+    }
+
+    /// Counts an object as a kept one in place of its record.
+    pub(super) fn keep<R: Resource>(&self, id: R::Id, name: KeptName, kept: KeptEntry) {
+        let index = &mut self.lock().index;
+        index.remove::<R>(id);
+        // Otherwise the pool was opened anew meanwhile.
+        if index.remove_kept(&name).is_some() {
+            index.add_kept(name, kept);
+        }
+    }
+
+    pub(super) fn remove_kept(&self, name: &KeptName) {
+        self.lock().index.remove_kept(name);
+    }
+
+    /// Counts a kept object as a trash entry whose move is not durable yet; `None` if it is not kept any more.
+    pub(super) fn end(&self, name: &KeptName, frees: Option<u64>) -> Option<KeptEntry> {
+        let index = &mut self.lock().index;
+        index.kept().get(name).filter(|kept| !kept.returns)?;
+        let kept = index.remove_kept(name)?;
+        let entry = TrashEntry {
+            frees,
+            is_moving: true,
+            ..kept.entry.clone()
+        };
+        index.add_to_trash(name.place(), entry);
+        Some(kept)
+    }
+
+    /// Undoes [`PoolState::end`].
+    pub(super) fn keep_again(&self, name: &KeptName, kept: KeptEntry) {
+        let index = &mut self.lock().index;
+        // Otherwise the pool was opened again meanwhile.
+        if index.remove_from_trash(&name.place()).is_some() {
+            index.add_kept(name.clone(), kept);
+        }
+    }
+
+    /// Notes that kept objects were moved to the trash, durably or not.
+    pub(super) fn ended(&self, objects: Vec<(KeptName, KeptEntry)>, cause: Cause) {
+        let state = &mut *self.lock();
+        for (name, kept) in objects {
+            state.index.moved_to_trash(&name.place());
+            state.ended.add(name, &kept, cause);
+        }
+    }
+
+    /// The last object with an id that was deleted for good before its time was over, as long as that is remembered.
+    pub(super) fn find_ended<R: Resource>(&self, id: R::Id, entry: Option<Uuid>) -> Option<Ended> {
+        self.lock().ended.find::<R>(id, entry).cloned()
+    }
+
+    /// The oldest kept objects whose time is over, at most as many as given.
+    pub(super) fn expired(&self, keep: Duration, count: usize) -> Vec<KeptName> {
+        let state = self.lock();
+        let served = state.served.now();
+        let kept = state.index.kept().iter();
+        let kept = kept.filter(|(_, kept)| !kept.returns);
+        let expired = kept.take_while(|(name, _)| name.left(served, keep).is_zero());
+        expired.map(|(name, _)| name.clone()).take(count).collect()
+    }
+
+    /// Reserves a kept object for its return, or ends that; false if it was so, or is kept no more.
+    pub(super) fn set_returns(&self, name: &KeptName, returns: bool) -> bool {
+        self.lock().index.set_returns(name, returns)
+    }
+
+    /// Inserts a kept object that came back, with the id that it had, whose record now counts in place of its reservation.
+    pub(super) fn bring_back<R: Resource>(
+        &self,
+        (name, deleted): (&KeptName, R::Id),
+        record: R,
+        directory: String,
+        reserved: &Held,
+    ) -> Arc<Entry<R>> {
+        let mut state = self.lock();
+        state.index.remove_kept(name);
+        state.ended.forget::<R>(deleted);
+        state.reservations.end(reserved);
+        state.index.insert(Entry { record, directory })
+    }
+
+    /// Notes that a trash entry frees nothing soon.
+    pub(super) fn frees_nothing(&self, name: &OsStr) {
+        self.lock().index.frees_nothing(name);
+    }
+
+    /// The kept objects, the oldest first.
+    pub(super) fn kept(&self) -> Vec<(KeptName, KeptEntry)> {
+        let state = self.lock();
+        let kept = state.index.kept().iter();
+        kept.map(|(name, kept)| (name.clone(), kept.clone()))
+            .collect()
+    }
+
+    /// The oldest kept object that is not coming back.
+    pub(super) fn oldest_kept(&self) -> Option<KeptName> {
+        let state = self.lock();
+        let oldest = state.index.kept().oldest();
+        oldest.map(|(name, _)| name.clone())
+    }
+
+    /// The references to volumes, unless the index did not change since `changes`.
+    pub(super) fn references_since(&self, changes: Option<u64>) -> Option<References> {
+        let state = self.lock();
+        let now = state.index.sums.changes;
+        if changes == Some(now) {
+            return None;
+        }
+        let mut volumes = state.index.referenced();
+        volumes.extend(state.pending.iter().map(|retained| retained.volume));
+        Some(References {
+            volumes,
+            changes: state.pending.is_empty().then_some(now),
+        })
+    }
+
+    /// Notes the disk usage of a quarantined or kept tree; false if the pool is not served from `disk`.
+    pub(super) fn measured_tree(&self, disk: &Arc<Disk>, path: &Path, bytes: u64) -> bool {
+        let mut state = self.lock();
+        let serves = state.serves(disk);
+        if serves {
+            state.index.measured(path, bytes);
+        }
+        serves
+    }
+}
+
+/// Retained charges, reservations and free space.
+impl PoolState {
+    /// The bytes that stay charged to a volume for its copies, those under construction included.
+    pub fn retained(&self, volume: VolumeId) -> u64 {
+        let state = self.lock();
+        state.index.retained().with(volume, &state.pending)
+    }
+
+    /// The bytes of a volume that deleted copies of this name retain, which a new one does not share.
+    pub(super) fn retained_before(&self, volume: VolumeId, copy: Source) -> u64 {
+        self.lock().index.retained().of_copy(volume, copy)
+    }
+
+    /// The retained charges of volumes that exist or are kept.
+    pub(super) fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
+        let state = self.lock();
+        let kept = state.index.kept().iter();
+        let kept: BTreeSet<VolumeId> = kept.filter_map(|(_, kept)| kept.entry.volume).collect();
+        let exists = |retained: &&RetainedCharge| {
+            let volume = retained.volume;
+            state.index.get::<VolumeRecord>(volume).is_some() || kept.contains(&volume)
+        };
+        retains.iter().filter(exists).copied().collect()
+    }
+
+    pub(super) fn add_pending(&self, retains: &[RetainedCharge]) {
+        self.lock().pending.extend(retains);
+    }
+
+    pub(super) fn remove_pending(&self, retains: &[RetainedCharge]) {
+        let mut state = self.lock();
+        for retained in retains {
+            if let Some(at) = state.pending.iter().position(|pending| pending == retained) {
+                state.pending.swap_remove(at);
+            }
+        }
+    }
+
+    pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
+        let state = &mut *self.lock();
+        let reservations = &mut state.reservations;
+        reservations.measured(&state.index, policy, measurement)
+    }
+
+    pub(super) fn remembered(&self, policy: &Policy, max_age: Duration) -> Option<FreeSpace> {
+        let state = self.lock();
+        state.reservations.remembered(&state.index, policy, max_age)
+    }
+
+    pub(super) fn set_space(&self, space: Space) {
+        self.lock().reservations.set_space(space);
+    }
+
+    pub(super) fn known(&self, policy: &Policy) -> Option<FreeSpace> {
+        let state = self.lock();
+        state.reservations.known(&state.index, policy)
+    }
+
+    /// Reserves space if `admit` accepts the pool, and returns its bytes; if there is less, the inner error
+    /// is the largest size possible.
+    pub(super) fn grant(
+        &self,
+        policy: &Policy,
+        demand: Demand,
+        expected: Option<&Held>,
+        measurement: &Measurement,
+        admit: impl Fn(Option<Unavailable>, &Index) -> error::Result<()>,
+    ) -> error::Result<Result<Bytes, Bytes>> {
+        let state = &mut *self.lock();
+        admit(state.why_unavailable(), &state.index)?;
+        let reservations = &mut state.reservations;
+        if let Some(expected) = expected {
+            reservations.end(expected);
+        }
+        Ok(reservations.grant(&state.index, policy, demand, measurement))
+    }
+
+    /// The kept objects to end for a demand that was refused, as in [`Reservations::to_end`].
+    pub(super) fn to_end(
+        &self,
+        policy: &Policy,
+        demand: Demand,
+        measurement: &Measurement,
+    ) -> Option<Vec<(KeptName, u64)>> {
+        let state = self.lock();
+        let reservations = &state.reservations;
+        reservations.to_end(&state.index, policy, demand, measurement)
+    }
+
+    /// Reserves space for a volume that a set has placed, without regard to the free space.
+    pub(super) fn expect(&self, size: Bytes) {
+        self.lock().reservations.expect(size);
+    }
+
+    pub(super) fn release(&self, held: &Held) {
+        self.lock().reservations.end(held);
+    }
+
+    /// As `Pool::standing`, by the policy of a disk.
+    pub(super) fn standing(
+        &self,
+        whole: bool,
+        policy: impl Fn(&Disk) -> Policy,
+    ) -> Option<Standing> {
+        let state = self.lock();
+        let policy = policy(state.disk.as_ref().ok()?);
+        let reservations = &state.reservations;
+        Some(reservations.standing(&state.index, whole, &policy))
+    }
+
+    pub(super) fn empty(&self) -> Option<Empty> {
+        let state = self.lock();
+        state.reservations.empty(&state.index)
+    }
+
+    pub(super) fn other(&self) -> Bytes {
+        self.lock().reservations.other
+    }
+
+    /// Notes the bytes that others use, if the pool is still served from this disk.
+    pub(super) fn set_other(&self, disk: &Arc<Disk>, other: Bytes) {
+        let mut state = self.lock();
+        if state.serves(disk) {
+            state.reservations.other = other;
+        }
+    }
+}
