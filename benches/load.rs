@@ -173,7 +173,7 @@ async fn run(args: Args) -> Result<bool, String> {
         size: args.size,
         parameters: args.parameters.iter().cloned().collect::<BTreeMap<_, _>>(),
         block: args.block,
-        patience: args.timeout,
+        timeout: args.timeout,
     };
     let driver = Arc::new(Driver::connect(socket, wanted).await?);
     let (present, timed) = match (args.work.measure, args.lasts) {

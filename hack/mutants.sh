@@ -171,24 +171,24 @@ mutant "recover: only when the pool is served" \
 mutant "open: remembered before what was found is durable" \
     $pool/disk/open.rs 's/(        disk\.recover\(&options\.path\)\?;\n)(.*?let remembered[^;]*;\n)/$2$1/s'
 mutant "open: not remembered" \
-    $pool/disk/open.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::Result::<bool>::Ok(true);/'
+    $pool/disk/open.rs 's/let remembered = known\.remember[^;]*;/let remembered = crate::Result::<bool>::Ok(known.retired().is_ok());/'
 mutant "open: remembered only when the pool is served" \
-    $pool/disk/open.rs 's/let remembered = context\.memory\.remember[^;]*;/let remembered = crate::Result::<bool>::Ok(true);/' \
-    $pool/op/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let is_member = self.options.name.member().is_some();\nself.context.memory.remember(&self.options.path, id, is_member)?;\n/'
+    $pool/disk/open.rs 's/let remembered = known\.remember[^;]*;/let remembered = crate::Result::<bool>::Ok(known.retired().is_ok());/' \
+    $pool/op/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let is_member = self.options.name.member().is_some();\nself.context.known_pools.remember(&self.options.path, id, is_member)?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     $pool/op/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
     $pool/disk/open.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: mode and owner after the record" \
     $pool/op/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\?;\n/        let _ = (parameters, data);\n/s' \
-    $pool/op/contents.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), layout::DATA].join("\/");\n        let data = os::open_dir(&disk.homes.volumes, data).context("").map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
+    $pool/op/create.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), crate::disk::layout::DATA].join("\/");\n        let data = linux::os::open_dir(&disk.homes.volumes, data).map_err(|errno| linux::fault::Fault::new("", errno)).map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
 mutant "create: record after the rename" \
     $pool/op/draft.rs 's/disk\s*\.write_record\(&self\.staged, &record\)\s*\.and_then\(\|\(\)\| (disk\.rename_into_place::<R>\(&self\.staged, &directory\))\)/$1.and_then(|()| disk.write_record(&self.staged, &record))/'
 mutant "image: the file is not synced before the record" \
     $pool/op/draft.rs 's/        Ok\(os\.fsync\(&file\)\.context_sync\(SYNC_IMAGE\)\?\)/        Ok(())/'
 mutant "image: the record is raised without the file" \
-    $pool/op/contents.rs 's/        let extended = self\.extend\(file, image\.allocation, record\.size_bytes\);.*?classify\(fault\)\)\?;\n(        self\.change\(disk, entry, record\))/        let _ = (image, file);\n$1/s'
+    $pool/op/change.rs 's/        let extended = self\.extend\(file, image\.allocation, record\.size_bytes\);.*?classify\(fault\)\)\?;\n(        self\.change\(disk, entry, record\))/        let _ = (image, file);\n$1/s'
 mutant "expand: limit after the record" \
-    $pool/op/contents.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
+    $pool/op/change.rs 's/self\s*\.set_limit\(disk, &record\)\s*\.context\("(raise[^"]*)"\)\s*\.and_then\(\|\(\)\| disk\.amend\(&entry\.directory, &record\)\)/disk.amend(&entry.directory, &record).and_then(|()| self.set_limit(disk, &record).context("$1"))/'
 mutant "quota: directory before the limit" \
     tests/support/src/quota.rs 's/(        let id = self\.take.*?;\n.*?;\n)(        os\.mkdir\(.*?\})\)\?;\n/        os.mkdir(dir, name, 0o700)?;\n$1/s'
 mutant "reclaim: quota id released before the content is gone" \
@@ -206,9 +206,9 @@ mutant "start: the charges that copies in the trash retain are not counted" \
 mutant "reclaim: the source's limit is lowered before the copy is gone" \
     $pool/op/trash/pass.rs 's/(        match disk\.quota\.destroy_dir)/        pool.state.remove_from_trash(name);\n        for retained in &entry.retains { let _ = pool.refresh_limit(disk, retained.volume); }\n$1/'
 mutant "move: the copy is the volume before the old one is given up" \
-    src/volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.settle(&new)?;\n/s'
+    src/volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2        target.complete_move(&new)?;\n/s'
 mutant "move: the old copy is deleted before the new one is the volume" \
-    src/volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2/s; s/hand_over\.commit\(\)\?;/from.delete(entry, Deletion::ForGood)?;\n        target.settle(&new)?;/'
+    src/volume/moving.rs 's/(        )copied(\.map_err.*?\}\)\?;\n)/$1let new = copied$2/s; s/hand_over\.commit\(\)\?;/from.delete(entry, Deletion::ForGood)?;\n        target.complete_move(&new)?;/'
 
 [ "$goal" = run ] || check_groups
 if [ $((good + bad)) -eq 0 ]; then

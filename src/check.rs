@@ -7,14 +7,14 @@
 //! `tests/suite/check.rs`, which runs the commands.
 
 mod advice;
-mod contents;
 mod examination;
 mod extents;
 mod images;
-mod incoming;
+mod imports;
 mod inspect;
 mod kept;
 mod limits;
+mod listing;
 mod report;
 mod sets;
 mod space;
@@ -23,16 +23,16 @@ mod usage;
 use std::os::fd::AsFd;
 
 use linux::fault::{Fault, InContext};
-use linux::mount::Place;
+use linux::mount::FsPath;
 use linux::quota::Enforcement;
 
 use pool::{
-    self, Claims, Marker, Memory, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS, Record,
-    Unavailable, Unenforced, path,
+    self, Claims, KnownPools, Marker, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS,
+    Record, Unavailable, Unenforced, path,
 };
 
-pub use contents::{Deleted, Held, PoolContents, contents, hide_old_copies};
 pub use inspect::{Inspection, Recorded, inspect, inspect_all, why_unenforced};
+pub use listing::{Deleted, Held, PoolContents, contents, hide_old_copies};
 
 pub use examination::Surroundings;
 pub use report::{About, Finding, Level, Report};
@@ -73,27 +73,27 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
 /// The reason with the pool that the path held before.
 pub(crate) fn remembering(
     reason: Unavailable,
-    memory: Option<&Memory>,
+    known_pools: Option<&KnownPools>,
     options: &PoolOptions,
 ) -> Unavailable {
-    let Some(memory) = memory else {
+    let Some(known_pools) = known_pools else {
         return reason;
     };
-    match (reason, memory.recall(&options.path)) {
+    match (reason, known_pools.recall(&options.path)) {
         (Unavailable::Unmarked, Ok(Some(remembered))) => Unavailable::MarkerLost { remembered },
-        (_, Err(error)) => Unavailable::Memory(error.to_string()),
+        (_, Err(error)) => Unavailable::KnownPools(error.to_string()),
         (reason, _) => reason,
     }
 }
 
 impl Examination<'_> {
     fn cordon(&mut self) {
-        let Some(memory) = self.surroundings.memory else {
+        let Some(known_pools) = self.surroundings.known_pools else {
             return;
         };
-        // The check of the pool's identity reports an unreadable memory.
-        let cordoned = memory.cordoned().unwrap_or_default();
-        let id = pool::find_id(memory, self.options);
+        // The check of the pool's identity reports that pools.json cannot be read.
+        let cordoned = known_pools.cordoned().unwrap_or_default();
+        let id = pool::find_id(known_pools, self.options);
         if id.is_ok_and(|id| cordoned.contains(&id)) {
             self.report.pool.cordoned = true;
             let what = "it is cordoned: it gets no new volumes, snapshots or copies";
@@ -105,14 +105,16 @@ impl Examination<'_> {
     fn run(&mut self, claims: &Claims) -> Result<(), Unavailable> {
         let place = place(self.options)?;
         let opened = open(self.options, &mut self.report.pool);
-        let memory = self.surroundings.memory;
-        let opened = opened.map_err(|reason| remembering(reason, memory, self.options))?;
+        let known_pools = self.surroundings.known_pools;
+        let opened = opened.map_err(|reason| remembering(reason, known_pools, self.options))?;
         claims.filesystem(place.mount.device, &self.options.name)?;
-        let Surroundings { memory, node, .. } = self.surroundings;
+        let Surroundings {
+            known_pools, node, ..
+        } = self.surroundings;
         let Marker {
             id, node: owner, ..
         } = &opened.marker;
-        path::identify(*id, owner, self.options, memory, node, claims)?;
+        path::identify(*id, owner, self.options, known_pools, node, claims)?;
         let what = format!(
             "pool {} of node {}, {} on {}, {} volumes, {} snapshots",
             opened.marker.id,
@@ -139,12 +141,12 @@ impl Examination<'_> {
         self.sizes(&opened);
         self.usage(&opened, &place, &owners)?;
         self.images(&opened);
-        self.incoming(&opened)?;
+        self.imports(&opened)?;
         self.kept(&opened)?;
         Ok(())
     }
 
-    fn mount(&mut self, place: &Place) {
+    fn mount(&mut self, place: &FsPath) {
         let path = self.options.path.display();
         if !place.is_mount_root {
             let of = place.mount.mount_point.display();
@@ -160,7 +162,7 @@ impl Examination<'_> {
         self.find(Level::Note, About::Mount, what, remedy);
     }
 
-    fn enforcement(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
+    fn enforcement(&mut self, opened: &OpenPool, place: &FsPath) -> Result<(), Fault> {
         let enforcement = opened.quota.enforcement();
         self.report.enforcement = enforcement;
         let by = match enforcement {
@@ -173,7 +175,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    fn not_enforced(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
+    fn not_enforced(&mut self, opened: &OpenPool, place: &FsPath) -> Result<(), Fault> {
         let (filesystem, root) = (opened.filesystem, opened.root.as_fd());
         let path = &*self.options.path;
         let found = Unenforced::find(&*opened.quota, filesystem, root, path, place);
@@ -300,7 +302,7 @@ impl Examination<'_> {
 }
 
 /// The place of the pool's directory, if its mount satisfies `require-mount`.
-fn place(options: &PoolOptions) -> Result<Place, Unavailable> {
+fn place(options: &PoolOptions) -> Result<FsPath, Unavailable> {
     path::open_mounted(&options.path, options.require_mount)?;
     let place = path::find_mount(|table| table.place_at(&options.path))?;
     if options.require_mount && !place.mounts_whole_filesystem() {

@@ -11,7 +11,7 @@ use linux::os::Os;
 use objects::{DriverArgs, Invalid, NodeName, PoolName};
 
 use crate::error::{Error, Result};
-use pool::{Memory, PartMount, PoolOptions, PoolSet};
+use pool::{KnownPools, PartMount, PoolOptions, PoolSet};
 
 /// The longest path of a Unix socket: `sun_path` without its final NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -80,15 +80,15 @@ pub struct StateArgs {
 }
 
 impl StateArgs {
-    /// The memory of a server. A directory made here would be unknown to the server, so a missing one is
+    /// The pools that a server knows. A directory made here would be unknown to the server, so a missing one is
     /// an error.
-    pub fn server_memory(&self) -> Result<Memory> {
+    pub fn server_memory(&self) -> Result<KnownPools> {
         if !self.state_dir.is_dir() {
             let shown = self.state_dir.display();
             let problem = format!("{shown} does not exist; give the directory of the server");
             return Err(Error::invalid("--state-dir", problem));
         }
-        Ok(Memory::open(Os::default(), &self.state_dir)?)
+        Ok(KnownPools::open(Os::default(), &self.state_dir)?)
     }
 }
 
@@ -189,7 +189,7 @@ impl PoolArgs {
             pools: self.pools.concat(),
             sets: self.sets.concat(),
         };
-        let places: Vec<Place<'_>> = configured.places().collect();
+        let places: Vec<ConfiguredPath<'_>> = configured.places().collect();
         for (at, place) in places.iter().enumerate() {
             let conflict = places[..at].iter().find_map(|other| place.conflict(other));
             if let Some(problem) = conflict {
@@ -201,11 +201,11 @@ impl PoolArgs {
 }
 
 impl Configured {
-    /// The pools, and the members of the sets: their mounts, and the pools that the memory has.
-    pub fn expand(self, memory: Option<&Memory>) -> Result<Vec<PoolOptions>> {
+    /// The pools, and the members of the sets: their mounts, and the known pools.
+    pub fn expand(self, known_pools: Option<&KnownPools>) -> Result<Vec<PoolOptions>> {
         let mut pools = self.pools;
         if !self.sets.is_empty() {
-            let members = pool::members(&self.sets, &mount_table()?, memory)?;
+            let members = pool::members(&self.sets, &mount_table()?, known_pools)?;
             pools.extend(members.into_iter().map(|member| member.options));
         }
         Ok(pools)
@@ -227,13 +227,13 @@ impl Configured {
             || sets.any(|set| set.member_at(path).is_some())
     }
 
-    fn places(&self) -> impl Iterator<Item = Place<'_>> {
-        let pools = self.pools.iter().map(|pool| Place {
+    fn places(&self) -> impl Iterator<Item = ConfiguredPath<'_>> {
+        let pools = self.pools.iter().map(|pool| ConfiguredPath {
             name: &pool.name,
             path: &pool.path,
             set: None,
         });
-        let sets = self.sets.iter().map(|set| Place {
+        let sets = self.sets.iter().map(|set| ConfiguredPath {
             name: set.name(),
             path: set.dir(),
             set: Some(set),
@@ -249,13 +249,13 @@ fn mount_table() -> Result<MountTable> {
 
 /// The place of a pool or a set, for comparisons.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct ConfiguredPath<'a> {
     name: &'a PoolName,
     path: &'a Path,
     set: Option<&'a PoolSet>,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for ConfiguredPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.set.is_some() {
             "pool set"
@@ -266,7 +266,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-impl Place<'_> {
+impl ConfiguredPath<'_> {
     fn flag(&self) -> &'static str {
         match self.set {
             Some(_) => "--pool-set (or ROOTCELLAR_POOL_SETS)",

@@ -3,7 +3,7 @@
 //! It runs in the mount namespace of the host, because a rename works only within one mount. One exchange
 //! moves the directory into the pool and leaves a file at its path, so that a pod of its old
 //! `PersistentVolume` cannot start on an empty directory. A directory that cannot be renamed into the pool
-//! is refused. `volume::conversion` has the server's side.
+//! is refused. [`volume::imports`](crate::volume) has the server's side.
 
 mod apart;
 mod export;
@@ -62,7 +62,7 @@ pub enum Found {
 
 /// The space that a directory takes, and its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Content {
+pub struct TreeFacts {
     pub bytes: Bytes,
     /// The files and directories.
     pub inodes: u64,
@@ -142,7 +142,7 @@ impl HostPath {
     }
 
     /// Measures the directory, and refuses one that cannot be moved as it is.
-    pub fn inspect(&self, show: Option<Show>) -> Result<Content> {
+    pub fn inspect(&self, show: Option<Show>) -> Result<TreeFacts> {
         let fault = |errno: Errno| PathFault::at("read", &self.path)(errno);
         let top = os::open_source_dir(&self.parent, &self.name).map_err(fault)?;
         let status = os::statx(&top).map_err(fault)?;
@@ -179,7 +179,7 @@ impl HostPath {
             let of = path();
             return Err(HostRefusal::NamesOutside { at, of, all, out }.into());
         }
-        Ok(Content {
+        Ok(TreeFacts {
             bytes: Bytes(weight.bytes),
             inodes: weight.inodes,
             mode: u32::from(status.stx_mode) & 0o3777,

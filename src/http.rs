@@ -28,10 +28,10 @@ use pool::{PartMount, Pool, PoolStatus, Unavailable};
 use inventory::Gate;
 
 /// The time that a pool has to report its status; a dead disk may take forever.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time that the registrar has to accept a connection.
-const REGISTRAR_PATIENCE: Duration = Duration::from_secs(1);
+const REGISTRAR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The address of the pages, and the files that they read.
 #[derive(Debug)]
@@ -129,7 +129,7 @@ impl Scraped {
             };
             tokio::task::spawn_blocking(report).await
         };
-        match tokio::time::timeout(PATIENCE, status).await {
+        match tokio::time::timeout(TIMEOUT, status).await {
             Ok(Ok(status)) => status,
             Ok(Err(_)) | Err(_) => pool.remembered(),
         }
@@ -189,7 +189,7 @@ async fn metrics_text(State(page): State<Page>) -> Response {
 async fn registered(socket: &Path) -> Option<bool> {
     // Without the node's own disk, on which the directory is, nothing works here.
     socket.parent().filter(|directory| directory.is_dir())?;
-    let connected = tokio::time::timeout(REGISTRAR_PATIENCE, UnixStream::connect(socket)).await;
+    let connected = tokio::time::timeout(REGISTRAR_TIMEOUT, UnixStream::connect(socket)).await;
     Some(connected.is_ok_and(|connected| connected.is_ok()))
 }
 
@@ -210,7 +210,7 @@ impl Health {
             unavailable: pool.why_unavailable(),
             silence: pool.silence(),
             unenforced: pool.enforcement() == Enforcement::None,
-            // Calls report an unreadable memory.
+            // Calls report that pools.json cannot be read.
             cordoned: pool.is_cordoned().unwrap_or(false),
         }
     }
@@ -354,7 +354,7 @@ mod tests {
             sets: Vec::new(),
             member_wait: crate::volume::MEMBER_WAIT,
             lock_wait: Duration::ZERO,
-            patience: crate::volume::PATIENCE,
+            timeout: crate::volume::TIMEOUT,
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();

@@ -192,7 +192,7 @@ impl Edge {
                     return Err(Error::Loading);
                 }
                 if rpc.lists {
-                    turn = Some(edge.lists.turn()?);
+                    turn = Some(edge.lists.begin()?);
                 }
                 work(&edge)
             }))

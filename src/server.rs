@@ -32,7 +32,7 @@ use crate::rpc::{
     AdminService, ControllerService, Edge, IdentityService, NodeService, Plugin, Topology,
     until_sent,
 };
-use crate::volume::{MEMBER_WAIT, PATIENCE, Settings, Volumes};
+use crate::volume::{MEMBER_WAIT, Settings, TIMEOUT, Volumes};
 use pool::{CALLS_AT_ONCE, COPIES_WAITING, Pool};
 
 use socket::{Check, Connections, Endpoint};
@@ -95,7 +95,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
         sets,
         member_wait: MEMBER_WAIT,
         lock_wait: Duration::from_secs(config.lock_wait),
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     })?);
     let runtime = runtime(most_pools)?;
     let served = runtime.block_on(async {

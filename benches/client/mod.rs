@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
     pub(crate) size: i64,
     pub(crate) parameters: BTreeMap<String, String>,
     pub(crate) block: bool,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// One call of the specification, on one volume.
@@ -123,7 +123,7 @@ impl Driver {
             .connect()
             .await
             .map_err(|error| format!("cannot connect to {shown}: {error}"))?;
-        ready(&channel, wanted.patience).await?;
+        ready(&channel, wanted.timeout).await?;
         let asked = |status: Status| format!("the driver does not say what it can do: {status}");
         let mut node = NodeClient::new(channel.clone());
         let mut controller = ControllerClient::new(channel.clone());
@@ -207,13 +207,13 @@ impl Driver {
         call: Call,
         volume: &Volume,
     ) -> (Duration, Result<(), Status>) {
-        let patience = self.wanted.patience;
+        let timeout = self.wanted.timeout;
         let started = Instant::now();
-        let answer = tokio::time::timeout(patience, self.call(call, volume)).await;
+        let answer = tokio::time::timeout(timeout, self.call(call, volume)).await;
         let took = started.elapsed();
         let late = |_| {
             Err(Status::deadline_exceeded(format!(
-                "no answer within {patience:?}"
+                "no answer within {timeout:?}"
             )))
         };
         (took, answer.unwrap_or_else(late))
@@ -383,8 +383,8 @@ impl Driver {
 }
 
 /// Waits until the driver reports that it is ready. A reply without that field means ready.
-async fn ready(channel: &Channel, patience: Duration) -> Result<(), String> {
-    let until = Instant::now() + patience;
+async fn ready(channel: &Channel, timeout: Duration) -> Result<(), String> {
+    let until = Instant::now() + timeout;
     loop {
         let answer = IdentityClient::new(channel.clone())
             .probe(csi::ProbeRequest {})
@@ -394,7 +394,7 @@ async fn ready(channel: &Channel, patience: Duration) -> Result<(), String> {
             return Ok(());
         }
         if Instant::now() > until {
-            return Err(format!("the driver is not ready within {patience:?}"));
+            return Err(format!("the driver is not ready within {timeout:?}"));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use objects::{AccessMode, Bytes};
 use rootcellar::volume::{
-    Caller, Capability, Class, CreateRequest, MEMBER_WAIT, PATIENCE, Settings, SourceId, Volume,
+    Caller, Capability, Class, CreateRequest, MEMBER_WAIT, Settings, SourceId, TIMEOUT, Volume,
     Volumes,
 };
 use support::disk::Disk;
@@ -118,7 +118,7 @@ impl Bench {
             lock_wait: Duration::ZERO,
             sets: Vec::new(),
             member_wait: MEMBER_WAIT,
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         };
         let volumes = Arc::new(Volumes::new(settings).unwrap());
         volumes.load().unwrap();

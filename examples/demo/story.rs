@@ -19,7 +19,7 @@ use super::report::Failure;
 use super::server::Server;
 
 /// The time for the server to become ready, and for a deleted volume's space to become free.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
 const FILE: &str = "ledger.txt";
@@ -97,7 +97,7 @@ impl Demo {
     async fn ready(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
         let mut identity = self.clients.identity.clone();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < TIMEOUT {
             if let Some(status) = self.server.ended()? {
                 return Err(Failure::new(
                     "Probe",
@@ -113,7 +113,7 @@ impl Demo {
             }
             tokio::time::sleep(POLL).await;
         }
-        let expected = format!("ready within {} s", PATIENCE.as_secs());
+        let expected = format!("ready within {} s", TIMEOUT.as_secs());
         Err(Failure::new("Probe", expected, "not ready"))
     }
 
@@ -374,8 +374,8 @@ impl Demo {
             if trash.is_empty() {
                 break;
             }
-            if start.elapsed() > PATIENCE {
-                let expected = format!("an empty trash within {} s", PATIENCE.as_secs());
+            if start.elapsed() > TIMEOUT {
+                let expected = format!("an empty trash within {} s", TIMEOUT.as_secs());
                 return Err(Failure::new("reclaim", expected, trash.join(", ")));
             }
             tokio::time::sleep(POLL).await;

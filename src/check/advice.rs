@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use linux::filesystem::Filesystem;
-use linux::mount::Place;
+use linux::mount::FsPath;
 use linux::os;
 use linux::quota::Enforcement;
 
@@ -235,7 +235,7 @@ pub(super) fn defragment(data: &Path) -> String {
 }
 
 /// Makes a filesystem count again.
-pub(super) fn recount(filesystem: Filesystem, place: &Place) -> String {
+pub(super) fn recount(filesystem: Filesystem, place: &FsPath) -> String {
     let (device, at) = (
         quoted(&place.mount.source),
         quoted(&place.mount.mount_point),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use objects::NodeName;
 
-use pool::{Memory, PoolOptions};
+use pool::{KnownPools, PoolOptions};
 
 use super::report::{About, Finding, Level, Report};
 use super::sets::Traits;
@@ -16,7 +16,7 @@ pub struct Surroundings<'a> {
     /// The name of this node, if known.
     pub node: Option<&'a NodeName>,
     /// The pool that each path held before, if known.
-    pub memory: Option<&'a Memory>,
+    pub known_pools: Option<&'a KnownPools>,
     /// Paths of which the node itself needs the free space.
     pub needed: &'a [&'a Path],
     /// Called before a volume or snapshot is measured, with the number done and the total.

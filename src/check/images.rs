@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use linux::image::loops::{self, Stranger};
+use linux::image::loops::{self, ForeignLoop};
 use linux::image::{Allocation, Format};
 use linux::os::{self, Status};
 use objects::{Bytes, NameHash, ObjectId};
@@ -99,7 +99,7 @@ impl Examination<'_> {
 
 /// Adds the devices of the driver with files of others to the first report, because they belong to no pool.
 pub(super) fn find_strangers(reports: &mut [(Report, Traits)]) {
-    let found = strangers(reports);
+    let found = foreign_loops(reports);
     let Some((first, _)) = reports.first_mut() else {
         return;
     };
@@ -115,8 +115,8 @@ pub(super) fn find_strangers(reports: &mut [(Report, Traits)]) {
     }
 }
 
-fn strangers(reports: &[(Report, Traits)]) -> Result<Vec<Stranger>, Errno> {
-    let mut found = loops::strangers()?;
+fn foreign_loops(reports: &[(Report, Traits)]) -> Result<Vec<ForeignLoop>, Errno> {
+    let mut found = loops::foreign_loops()?;
     for (shown, file) in loops::own_images()? {
         let mut images = reports
             .iter()
@@ -142,7 +142,7 @@ fn may_be_image(file: &Path, reports: &[(Report, Traits)]) -> bool {
     hash.is_some_and(|hash| !knows(hash))
 }
 
-fn describe(Stranger { path, file }: &Stranger) -> Finding {
+fn describe(ForeignLoop { path, file }: &ForeignLoop) -> Finding {
     let (device, file) = (path.display(), file.display());
     Finding {
         level: Level::Note,

@@ -133,15 +133,15 @@ fn unenforced(
     Ok(found.context(ASK)?)
 }
 
-/// Inspects each pool in a thread of its own, so that a disk which does not answer within the patience
+/// Inspects each pool in a thread of its own, so that a disk which does not answer within the timeout
 /// stops only its thread.
-pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Vec<Inspection>> {
-    let deadline = Instant::now() + patience;
+pub fn inspect_all(options: &[PoolOptions], timeout: Duration) -> io::Result<Vec<Inspection>> {
+    let deadline = Instant::now() + timeout;
     let begin = |options: &PoolOptions| {
         let (done, outcome) = mpsc::channel();
         let options = options.clone();
         std::thread::Builder::new().spawn(move || {
-            // After the patience nobody receives it.
+            // After the timeout nobody receives it.
             let _ = done.send(inspect(&options));
         })?;
         Ok(outcome)
@@ -150,7 +150,7 @@ pub fn inspect_all(options: &[PoolOptions], patience: Duration) -> io::Result<Ve
     let outcomes = options.iter().zip(looks).map(|(options, outcome)| {
         let left = deadline.saturating_duration_since(Instant::now());
         outcome.recv_timeout(left).unwrap_or_else(|_| Inspection {
-            problem: Some(Unavailable::silent(patience)),
+            problem: Some(Unavailable::silent(timeout)),
             ..Inspection::nothing_yet(options)
         })
     });

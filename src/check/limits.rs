@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
 use pool::{Entry, Record, SnapshotRecord, VolumeRecord, layout, record};
-use pool::{Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded};
+use pool::{LimitState, QuotaConflict, READ_LIMITS, RecordedLimits, described, examine, recorded};
 use pool::{Resource, load, read_entry};
 
 use super::advice::{self, CopyInto, Uncharged};
@@ -34,7 +34,7 @@ impl Examination<'_> {
         if opened.quota.enforcement() == Enforcement::None {
             return Ok(Vec::new());
         }
-        let ledger = Ledger {
+        let ledger = RecordedLimits {
             recorded: recorded(&opened.index),
             retained: opened.index.retained().clone(),
             charges: opened
@@ -67,7 +67,7 @@ impl Examination<'_> {
         &mut self,
         opened: &OpenPool,
         entry: &Entry<R>,
-        ledger: &Ledger,
+        ledger: &RecordedLimits,
     ) -> Result<Option<Owner>, Fault> {
         let Some(finding) = stable_finding(opened, entry, ledger)? else {
             return Ok(None);
@@ -272,7 +272,7 @@ fn staged_ids(opened: &OpenPool) -> Result<Vec<u32>, Fault> {
 fn stable_finding<R: Resource>(
     opened: &OpenPool,
     entry: &Entry<R>,
-    ledger: &Ledger,
+    ledger: &RecordedLimits,
 ) -> Result<Option<LimitState>, Fault> {
     let quota = &*opened.quota;
     let mut finding = examine(&opened.homes, quota, entry, ledger);
@@ -294,7 +294,7 @@ fn stable_finding<R: Resource>(
         }
         // Snapshots may have changed as well.
         let index = load(&opened.homes, opened.marker.id, quota)?;
-        let ledger = Ledger {
+        let ledger = RecordedLimits {
             recorded: ledger.recorded.clone(),
             retained: index.retained().clone(),
             charges: charges.into_iter().collect(),

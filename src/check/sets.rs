@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linux::image::below;
-use linux::mount::Place;
+use linux::mount::FsPath;
 use linux::os::FileId;
 use linux::quota::Enforcement;
 use objects::{NameHash, VolumeId, VolumeName};
@@ -125,11 +125,11 @@ fn same_names(traits: &Traits, other: &Report, its: &Traits) -> impl Iterator<It
 }
 
 /// The disk below a filesystem: that of its partition, or its block device.
-pub(super) fn disk_of(place: &Place) -> Option<String> {
+pub(super) fn disk_of(place: &FsPath) -> Option<String> {
     disk_in(Path::new(SYSFS), place)
 }
 
-fn disk_in(sysfs: &Path, place: &Place) -> Option<String> {
+fn disk_in(sysfs: &Path, place: &FsPath) -> Option<String> {
     let (major, minor) = place.mount.device;
     // A btrfs has a device number of its own, and only its source names a block device.
     let by_number = sysfs.join(format!("dev/block/{major}:{minor}"));
@@ -164,7 +164,7 @@ mod tests {
         symlink(disk.join("sda1"), sysfs.path().join("dev/block/8:1")).unwrap();
         symlink(&disk, sysfs.path().join("dev/block/8:0")).unwrap();
         symlink(disk.join("sda2"), sysfs.path().join("class/block/sda2")).unwrap();
-        let place = |device, source: &str| Place {
+        let place = |device, source: &str| FsPath {
             mount: MountEntry {
                 id: 1,
                 device,

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use linux::fault::{Fault, InContext};
-use linux::mount::{MountTable, Place};
+use linux::mount::{FsPath, MountTable};
 use linux::os;
 use linux::quota::Enforcement;
 use objects::Bytes;
@@ -19,7 +19,7 @@ use super::examination::Examination;
 use super::report::{About, Level};
 
 impl Examination<'_> {
-    pub(super) fn space(&mut self, opened: &OpenPool, place: &Place) -> Result<(), Fault> {
+    pub(super) fn space(&mut self, opened: &OpenPool, place: &FsPath) -> Result<(), Fault> {
         let on_root_disk = self.is_needed(place);
         let path = quoted(&self.options.path);
         let own_disk = format!("mount a disk of its own at {path}");
@@ -39,7 +39,7 @@ impl Examination<'_> {
     }
 
     /// Whether the node itself needs the filesystem.
-    fn is_needed(&self, place: &Place) -> bool {
+    fn is_needed(&self, place: &FsPath) -> bool {
         let Ok(table) = MountTable::read() else {
             return false;
         };

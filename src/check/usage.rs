@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 use linux::fault::{Fault, InContext};
-use linux::mount::Place;
+use linux::mount::FsPath;
 use linux::os;
 use linux::quota::{Charge, Enforcement, Quota};
 use linux::tree::{LinkCount, Seen, Weight, weigh};
@@ -57,7 +57,7 @@ impl Examination<'_> {
     pub(super) fn usage(
         &mut self,
         opened: &OpenPool,
-        place: &Place,
+        place: &FsPath,
         owners: &[Owner],
     ) -> Result<(), Fault> {
         let owners = owners.iter().map(|owner| (owner.id, owner));
@@ -84,7 +84,7 @@ impl Examination<'_> {
     fn measure(
         &mut self,
         opened: &OpenPool,
-        place: &Place,
+        place: &FsPath,
         owners: &BTreeMap<u32, &Owner>,
         owner: &Owner,
     ) -> Result<(), Fault> {

@@ -33,13 +33,13 @@ pub(super) struct CheckArgs {
 
 /// Prints the findings. False if anything is wrong.
 pub(super) fn run(args: &CheckArgs) -> Result<bool> {
-    let memory = args.inspect.memory()?;
-    let pools = args.inspect.pools(memory.as_ref())?;
+    let known_pools = args.inspect.known_pools()?;
+    let pools = args.inspect.pools(known_pools.as_ref())?;
     let reports = check::check(
         &pools,
         Surroundings {
             node: args.node.as_ref(),
-            memory: memory.as_ref(),
+            known_pools: known_pools.as_ref(),
             needed: &[
                 Path::new("/"),
                 &args.kubelet_dir,

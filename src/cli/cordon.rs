@@ -6,7 +6,7 @@ use objects::{PoolId, PoolName};
 use super::output::print;
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use pool::{Memory, PoolOptions};
+use pool::{KnownPools, PoolOptions};
 
 /// A configured pool or set.
 #[derive(Debug, Args)]
@@ -23,8 +23,8 @@ pub(super) struct CordonArgs {
 }
 
 impl CordonArgs {
-    fn named(&self, memory: &Memory) -> Result<Vec<PoolOptions>> {
-        let mut pools = self.pools.all()?.expand(Some(memory))?;
+    fn named(&self, known_pools: &KnownPools) -> Result<Vec<PoolOptions>> {
+        let mut pools = self.pools.all()?.expand(Some(known_pools))?;
         pools.retain(|pool| [pool.name.as_str(), pool.name.in_classes()].contains(&&*self.name));
         if pools.is_empty() {
             let problem = format!(
@@ -40,12 +40,12 @@ impl CordonArgs {
 /// Cordons the pools with a name, or ends that. False if one of them was never opened, which does not
 /// stop the others.
 pub(super) fn run(args: &CordonArgs, cordoned: bool) -> Result<bool> {
-    let memory = args.state.server_memory()?;
-    let pools = args.named(&memory)?;
+    let known_pools = args.state.server_memory()?;
+    let pools = args.named(&known_pools)?;
     let mut found = Vec::new();
     for pool in &pools {
         let name = &pool.name;
-        match pool::find_id(&memory, pool) {
+        match pool::find_id(&known_pools, pool) {
             Ok(id) => found.push((name, id)),
             Err(reason) => eprintln!(
                 "rootcellar: pool {name} was never opened and cannot be cordoned: {reason}"
@@ -53,7 +53,7 @@ pub(super) fn run(args: &CordonArgs, cordoned: bool) -> Result<bool> {
         }
     }
     let ids: Vec<PoolId> = found.iter().map(|(_, id)| *id).collect();
-    let changed = memory.set_cordoned(&ids, cordoned)?;
+    let changed = known_pools.set_cordoned(&ids, cordoned)?;
     for (name, id) in &found {
         print(line(name, cordoned, changed.contains(id)))?;
     }

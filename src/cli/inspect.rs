@@ -13,7 +13,7 @@ use super::output::print;
 use crate::check::{self, Deleted, Held, Inspection, PoolContents};
 use crate::config::{PoolArgs, StateArgs};
 use crate::error::{Error, Result};
-use pool::{Entry, Memory, PoolOptions, Quarantined, Record, RetainedCharge, Source};
+use pool::{Entry, KnownPools, PoolOptions, Quarantined, Record, RetainedCharge, Source};
 
 /// The message for a configuration without pools.
 pub(super) const NO_POOL: &str = "no pool is here; give --pool or ROOTCELLAR_POOLS, or mount a disk below the directory of a pool set";
@@ -52,24 +52,24 @@ pub(super) struct ShowArgs {
 
 impl InspectArgs {
     /// The pools, the members of sets included. Prints which mounts are not members, and why.
-    pub(super) fn pools(&self, memory: Option<&Memory>) -> Result<Vec<PoolOptions>> {
+    pub(super) fn pools(&self, known_pools: Option<&KnownPools>) -> Result<Vec<PoolOptions>> {
         let configured = self.pools.all()?;
         for part in configured.part_mounts()? {
             eprintln!("rootcellar: pool set {}: {part}", part.set);
         }
-        configured.expand(memory)
+        configured.expand(known_pools)
     }
 
-    /// The server's memory. A command that inspects creates nothing, and a missing directory remembers
+    /// The pools that the server knew. A command that inspects creates nothing, and a missing directory remembers
     /// nothing.
-    pub(super) fn memory(&self) -> Result<Option<Memory>> {
+    pub(super) fn known_pools(&self) -> Result<Option<KnownPools>> {
         let dir = &self.state.state_dir;
-        let memory = dir.is_dir().then(|| Memory::open(Os::default(), dir));
-        Ok(memory.transpose()?)
+        let known_pools = dir.is_dir().then(|| KnownPools::open(Os::default(), dir));
+        Ok(known_pools.transpose()?)
     }
 
     pub(super) fn contents(&self) -> Result<Vec<PoolContents>> {
-        let pools = self.pools(self.memory()?.as_ref())?;
+        let pools = self.pools(self.known_pools()?.as_ref())?;
         let mut pools: Vec<PoolContents> = pools.iter().map(check::contents).collect();
         check::hide_old_copies(&mut pools);
         Ok(pools)

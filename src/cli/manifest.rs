@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
-use objects::manifest::{self, ClaimMode, ClaimRef, Document, Place, SnapshotOf, Volume};
+use objects::manifest::{self, ClaimMode, ClaimRef, Document, DriverNode, SnapshotOf, Volume};
 use objects::{Bytes, ClaimLabel, DriverArgs, Invalid, NodeName, ReclaimPolicy};
 use serde_json::json;
 
@@ -289,9 +289,9 @@ impl Printed {
     }
 }
 
-fn place(args: &ManifestArgs, contents: &PoolContents) -> Result<Place, String> {
+fn place(args: &ManifestArgs, contents: &PoolContents) -> Result<DriverNode, String> {
     let node = args.node.as_ref().or(contents.pool.node.as_ref());
-    Ok(Place {
+    Ok(DriverNode {
         driver: args.driver.driver_name.clone(),
         topology_key: args.driver.topology_key.clone(),
         node: node.cloned().ok_or("its pool names no node; give --node")?,

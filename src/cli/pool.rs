@@ -17,10 +17,10 @@ use super::output::print;
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::Result;
-use pool::{self, Adopted, Claims, Memory, PoolOptions, Unavailable, Unenforced, Wanted, path};
+use pool::{self, Adopted, Claims, KnownPools, PoolOptions, Unavailable, Unenforced, Wanted, path};
 
 /// The time that the disks of pools have to answer for a list.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The help of `--pool` where another argument is the path, and only require-mount is read.
 const PLACE_POOLS_HELP: &str =
@@ -194,8 +194,8 @@ fn enable_quota(path: &Path) -> Result<bool> {
 fn adopt(place: &PlaceArgs, state_dir: &Path) -> Result<bool> {
     let PlaceArgs { path, node, .. } = place;
     let wanted = place.wanted()?;
-    let memory = Memory::open(Os::default(), state_dir)?;
-    let adopted = pool::adopt(&memory, path, node, wanted)?;
+    let known_pools = KnownPools::open(Os::default(), state_dir)?;
+    let adopted = pool::adopt(&known_pools, path, node, wanted)?;
     print(adopted_lines(path, node, &adopted))?;
     Ok(true)
 }
@@ -238,25 +238,33 @@ fn retired_lines(id: PoolId, paths: &[PathBuf]) -> Vec<String> {
 
 fn list(args: &ListArgs) -> Result<bool> {
     let ListArgs { inspect, node } = args;
-    let memory = inspect.memory()?;
-    let options = inspect.pools(memory.as_ref())?;
-    let pools = check::inspect_all(&options, PATIENCE);
+    let known_pools = inspect.known_pools()?;
+    let options = inspect.pools(known_pools.as_ref())?;
+    let pools = check::inspect_all(&options, TIMEOUT);
     let list = Path::new("pool list");
     let mut pools = pools.map_err(PathFault::at("start a thread for", list))?;
     let claims = Claims::default();
     for (pool, options) in pools.iter_mut().zip(&options) {
         let problem = pool.problem.take();
-        pool.problem = problem.map(|reason| check::remembering(reason, memory.as_ref(), options));
+        pool.problem =
+            problem.map(|reason| check::remembering(reason, known_pools.as_ref(), options));
         let (None, Some(id), Some(owner)) = (&pool.problem, pool.id, &pool.node) else {
             continue;
         };
-        let known = path::identify(id, owner, options, memory.as_ref(), node.as_ref(), &claims);
+        let known = path::identify(
+            id,
+            owner,
+            options,
+            known_pools.as_ref(),
+            node.as_ref(),
+            &claims,
+        );
         pool.problem = known.err();
     }
-    if let Some(memory) = memory {
-        let cordoned = memory.cordoned()?;
+    if let Some(known_pools) = known_pools {
+        let cordoned = known_pools.cordoned()?;
         for pool in &mut pools {
-            let remembered = memory.recall(&pool.path)?;
+            let remembered = known_pools.recall(&pool.path)?;
             let meant = remembered.or(pool.id);
             pool.cordoned = meant.is_some_and(|id| cordoned.contains(&id));
             // The id of an unavailable pool is known.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use linux::fault::PathFault;
-use linux::mount::{MountTable, Place};
+use linux::mount::{FsPath, MountTable};
 use linux::os::{self, FileId};
 
 use crate::error::{HostRefusal, Result};
@@ -13,7 +13,7 @@ use crate::error::{HostRefusal, Result};
 /// The position of a directory, which several paths may show.
 struct Position {
     /// In its filesystem, which other mounts may show elsewhere.
-    place: Place,
+    place: FsPath,
     id: FileId,
     /// The directories above, across mounts.
     above: Vec<FileId>,

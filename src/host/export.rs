@@ -7,7 +7,7 @@ use linux::os::Os;
 use objects::VolumeId;
 
 use crate::error::{Error, HostRefusal, Result};
-use pool::incoming::IncomingEntry;
+use pool::imports::ImportEntry;
 
 use super::apart::check_outside;
 use super::place::HostPool;
@@ -112,7 +112,7 @@ impl ExportTo {
     }
 
     /// Moves a tree to a path.
-    fn put(&self, pool: &HostPool, taken: &IncomingEntry, path: &Path) -> Result<HostPath> {
+    fn put(&self, pool: &HostPool, taken: &ImportEntry, path: &Path) -> Result<HostPath> {
         check_unused(&pool.tree(taken), self.users)?;
         // The way there may have taken long.
         let at = HostPath::open(path)?;

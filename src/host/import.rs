@@ -9,12 +9,12 @@ use objects::{AccessMode, Bytes, ClaimLabel, VolumeId, VolumeName};
 
 use crate::error::{Code, Error, HostRefusal, Operation, Result};
 use crate::volume::{Export, ImportPlace, ImportRequest, ImportState, NewImport};
-use pool::incoming::IncomingEntry;
+use pool::imports::ImportEntry;
 use pool::{ImportMethod, ImportOrigin, KubernetesFields, Mode, Parameters, Sharing, VolumeRecord};
 
 use super::apart::check_apart;
 use super::place::HostPool;
-use super::{Content, Found, HostPath, Show, check_no_mounts, check_unused};
+use super::{Found, HostPath, Show, TreeFacts, check_no_mounts, check_unused};
 
 /// The server's side. The command line calls it by the socket of a server, and tests without one.
 pub trait ImportServer {
@@ -48,7 +48,7 @@ pub struct Import {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Imported {
     /// The directory can become the volume. It has this content, unless an earlier import took it.
-    Possible(VolumeId, Option<Content>),
+    Possible(VolumeId, Option<TreeFacts>),
     /// It is the volume.
     Done(VolumeId),
 }
@@ -126,7 +126,7 @@ impl Import {
         server: &dyn ImportServer,
         pool: &HostPool,
         at: &HostPath,
-        mut entry: IncomingEntry,
+        mut entry: ImportEntry,
     ) -> Result<Imported> {
         let id = entry.record.id;
         let origin = entry.record.origin.as_ref();
@@ -155,7 +155,7 @@ impl Import {
         server: &dyn ImportServer,
         pool: &HostPool,
         at: &HostPath,
-        taken: &IncomingEntry,
+        taken: &ImportEntry,
     ) -> Result<Imported> {
         // A process may have opened it until it was moved, or since the interruption.
         let unused = check_unused(&pool.tree(taken), self.users);
@@ -206,7 +206,7 @@ impl Import {
         }
     }
 
-    fn record(&self, id: VolumeId, at: &HostPath, content: Content) -> VolumeRecord {
+    fn record(&self, id: VolumeId, at: &HostPath, content: TreeFacts) -> VolumeRecord {
         let new = VolumeRecord::new(id, self.name.clone());
         self.renewed(VolumeRecord {
             parameters: Parameters {

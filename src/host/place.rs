@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::error::{HostRefusal, Result};
 use pool::Marker;
-use pool::incoming::{IncomingEntry, Progress, lock};
+use pool::imports::{ImportEntry, ImportStage, lock};
 use pool::record::Unreadable;
 use pool::{Record, VolumeRecord, layout, record};
 
@@ -59,13 +59,13 @@ impl HostPool {
     }
 
     /// The path of the tree of an entry.
-    pub(super) fn tree(&self, entry: &IncomingEntry) -> PathBuf {
+    pub(super) fn tree(&self, entry: &ImportEntry) -> PathBuf {
         entry.path(&self.path).join(layout::DATA)
     }
 
     /// Opens an entry of the directory of imports.
-    pub(super) fn entry(&self, name: &str) -> Result<IncomingEntry> {
-        match IncomingEntry::open(&self.open_incoming()?, name) {
+    pub(super) fn entry(&self, name: &str) -> Result<ImportEntry> {
+        match ImportEntry::open(&self.open_incoming()?, name) {
             Ok(Some(entry)) => Ok(entry),
             Ok(None) => Err(self.fault(Fault::new("find an import in", Errno::NOENT))),
             Err(Unreadable::Fault(fault)) => Err(self.fault(fault)),
@@ -74,7 +74,7 @@ impl HostPool {
     }
 
     /// Replaces the record of an entry, durably.
-    pub(super) fn rewrite(&self, entry: &mut IncomingEntry, record: VolumeRecord) -> Result<()> {
+    pub(super) fn rewrite(&self, entry: &mut ImportEntry, record: VolumeRecord) -> Result<()> {
         let written = record::write(&self.os, &entry.dir, VolumeRecord::FILE, &record);
         written.map_err(|fault| self.fault(fault))?;
         entry.record = record;
@@ -121,7 +121,7 @@ impl HostPool {
 
     /// Exchanges a directory with a file in the directory of imports, durably. The record is that of the
     /// volume that it becomes.
-    pub(super) fn take(&self, at: &HostPath, record: VolumeRecord) -> Result<IncomingEntry> {
+    pub(super) fn take(&self, at: &HostPath, record: VolumeRecord) -> Result<ImportEntry> {
         let entry = self.make_entry(record)?;
         let path = At::new(&at.parent, &at.name);
         let moved = keep_times(&self.os, path, || {
@@ -137,10 +137,10 @@ impl HostPool {
     }
 
     /// Makes an entry with its record and the file for the path of the directory, durably.
-    fn make_entry(&self, record: VolumeRecord) -> Result<IncomingEntry> {
+    fn make_entry(&self, record: VolumeRecord) -> Result<ImportEntry> {
         self.forget_export(record.id)?;
         let (os, text) = (&self.os, notice(record.id, &self.path));
-        let made = IncomingEntry::make(os, self.open_incoming()?, record);
+        let made = ImportEntry::make(os, self.open_incoming()?, record);
         let entry = made.map_err(|errno| self.fault(Fault::new("make a directory in", errno)))?;
         // The record first, so that an entry with that file has one.
         let filled =
@@ -159,7 +159,7 @@ impl HostPool {
 
     /// Exchanges the directory with the file again; false if the server took it, or if the file is not at
     /// the path any more.
-    pub(super) fn give_back(&self, entry: &IncomingEntry, at: &HostPath) -> Result<bool> {
+    pub(super) fn give_back(&self, entry: &ImportEntry, at: &HostPath) -> Result<bool> {
         if !entry.has_tree() || !HostPath::open(&at.path)?.is_notice_of(entry.record.id) {
             return Ok(false);
         }
@@ -168,7 +168,7 @@ impl HostPool {
     }
 
     /// Moves a tree to a path, in place of the file of its import or of nothing.
-    pub(super) fn put(&self, entry: &IncomingEntry, at: &HostPath) -> Result<()> {
+    pub(super) fn put(&self, entry: &ImportEntry, at: &HostPath) -> Result<()> {
         let tree = At::new(&entry.dir, layout::DATA);
         let path = At::new(&at.parent, &at.name);
         let moved = keep_times(&self.os, tree, || match self.os.rename(tree, path) {
@@ -176,7 +176,7 @@ impl HostPool {
             moved => moved,
         });
         moved.map_err(at.fault("move the directory to"))?;
-        if entry.progress() == Progress::HasTree {
+        if entry.stage() == ImportStage::HasTree {
             // Somebody made a directory at the path meanwhile.
             let moved = self.os.exchange(tree, path);
             moved.map_err(at.fault("move the directory from"))?;
@@ -236,14 +236,14 @@ impl HostPool {
         os::open_dir(&self.meta, name)
     }
 
-    fn sync(&self, entry: &IncomingEntry, at: &HostPath) -> Result<()> {
+    fn sync(&self, entry: &ImportEntry, at: &HostPath) -> Result<()> {
         let synced = self.os.fsync(&at.parent);
         let synced = synced.and_then(|()| self.os.fsync(&entry.dir));
         synced.map_err(at.fault("fsync the parent of"))
     }
 
     /// Removes the files that are left of an import or export.
-    pub(super) fn remove(&self, entry: &IncomingEntry) -> Result<()> {
+    pub(super) fn remove(&self, entry: &ImportEntry) -> Result<()> {
         let removed = entry.remove(&self.os);
         removed.map_err(|errno| self.fault(Fault::new("clean up in", errno)))
     }

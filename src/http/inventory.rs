@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use crate::volume::Volumes;
 
 /// The time that the state directory has to answer; a dead disk may take forever.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 const UNSIGNED: &str = "sign the request with the key of the chart's Secret; a rootcellar-fleet that sends the key instead \
                         is too old for this driver\n";
@@ -53,7 +53,7 @@ impl Gate {
             let read = tokio::task::spawn_blocking(read).await;
             read.unwrap_or_else(|_| Err("the inventory failed\n".to_owned()))
         };
-        match tokio::time::timeout(PATIENCE, answer).await {
+        match tokio::time::timeout(TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(problem)) => (StatusCode::SERVICE_UNAVAILABLE, problem).into_response(),
             Err(_) => {

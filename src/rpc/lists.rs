@@ -23,7 +23,7 @@ pub(super) struct Lists(Arc<Semaphore>);
 
 /// The turn of one list, in the extensions of its response.
 #[derive(Debug, Clone)]
-pub(super) struct Turn {
+pub(super) struct ListPermit {
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
@@ -35,10 +35,10 @@ impl Default for Lists {
 
 impl Lists {
     /// Begins a list, or refuses it: a client that waits costs memory too.
-    pub(super) fn turn(&self) -> Result<Turn> {
+    pub(super) fn begin(&self) -> Result<ListPermit> {
         let permit = Arc::clone(&self.0).try_acquire_owned();
         let permit = permit.map_err(|_| Error::Lists(LISTS))?;
-        Ok(Turn {
+        Ok(ListPermit {
             _permit: Arc::new(permit),
         })
     }
@@ -47,7 +47,7 @@ impl Lists {
 /// Bytes of a response that wait to be sent.
 struct Unsent {
     bytes: Bytes,
-    _turn: Turn,
+    _permit: ListPermit,
 }
 
 impl AsRef<[u8]> for Unsent {
@@ -58,14 +58,14 @@ impl AsRef<[u8]> for Unsent {
 
 /// Lets the turn of a list end when the last byte of its response is sent.
 pub(crate) async fn until_sent(mut response: Response) -> Response {
-    match response.extensions_mut().remove::<Turn>() {
+    match response.extensions_mut().remove::<ListPermit>() {
         None => response,
-        Some(turn) => response.map(|body| {
+        Some(permit) => response.map(|body| {
             Body::new(body.map_frame(move |frame| {
                 frame.map_data(|bytes| {
                     Bytes::from_owner(Unsent {
                         bytes,
-                        _turn: turn.clone(),
+                        _permit: permit.clone(),
                     })
                 })
             }))

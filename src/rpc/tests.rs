@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::metrics::Scrape;
-use crate::volume::{PATIENCE, Settings};
+use crate::volume::{Settings, TIMEOUT};
 
 mod services;
 
@@ -46,7 +46,7 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         sets: Vec::new(),
         member_wait: crate::volume::MEMBER_WAIT,
         lock_wait: Duration::ZERO,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     };
     let volumes = Arc::new(Volumes::new(settings).unwrap());
     if loaded {

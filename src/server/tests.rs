@@ -109,7 +109,7 @@ fn settings(dir: &Path, pools: Vec<PoolOptions>) -> Settings {
         sets: Vec::new(),
         member_wait: crate::volume::MEMBER_WAIT,
         lock_wait: Duration::ZERO,
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     }
 }
 
@@ -354,7 +354,7 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
     let dir = tempfile::tempdir().unwrap();
     let pools = vec![pool(dir.path(), "hung")];
     let settings = Settings {
-        patience: Duration::from_millis(500),
+        timeout: Duration::from_millis(500),
         ..settings(dir.path(), pools)
     };
     let disk = Arc::new(Hang::default());

@@ -243,13 +243,13 @@ impl Volumes {
             .map(|id| id.pool())
             .filter(|home| pool.id() != Some(*home));
         if let Some(home) = home
-            && self.memory.is_moved_from(home)?
+            && self.known_pools.is_moved_from(home)?
         {
             let (pool, reason) = (other.clone(), reason.clone());
             return Err(Error::of_unread(pool::Error::Unavailable { pool, reason }));
         }
         match pool.id() {
-            Some(id) if self.memory.is_moved_from(id)? => Err(Unsuitable::UnreadMember {
+            Some(id) if self.known_pools.is_moved_from(id)? => Err(Unsuitable::UnreadMember {
                 pool: pool.name().clone(),
                 other: other.clone(),
                 reason: reason.clone(),
@@ -262,7 +262,7 @@ impl Volumes {
     /// Refuses the name of a volume that was moved. The search by name misses one in quarantine, and one
     /// in a pool that was opened after it.
     fn check_name(&self, name: &VolumeName) -> Result<()> {
-        for home in self.memory.moved_from()? {
+        for home in self.known_pools.moved_from()? {
             let id = VolumeId::new(home, name);
             if self.is_known::<VolumeRecord>(id) {
                 self.served::<VolumeRecord>(id)?;

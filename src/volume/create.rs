@@ -211,7 +211,7 @@ impl Placed<'_> {
         let settle = || match origin {
             Origin::Volume(entry) => {
                 let source = entry.record.id.to_string();
-                volumes.settle_image(&plan, from, entry, Some(&source))
+                volumes.flush_image(&plan, from, entry, Some(&source))
             }
             Origin::Snapshot(_) => Ok(None),
         };

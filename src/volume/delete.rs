@@ -70,7 +70,7 @@ impl Volumes {
         match &location {
             Location::Absent {
                 is_pool_here: false,
-            } if self.memory.is_retired(id.pool())? => {
+            } if self.known_pools.is_retired(id.pool())? => {
                 tracing::warn!(%id, "was in a retired pool");
                 return Ok(None);
             }
@@ -95,7 +95,7 @@ impl Volumes {
     fn delete_copies(&self, id: VolumeId, copies: &[MoveCopy]) -> Result<()> {
         for copy in copies {
             let other = copy.moved.pool;
-            if !self.reads(other) && !self.memory.is_retired(other)? {
+            if !self.reads(other) && !self.known_pools.is_retired(other)? {
                 return Err(self.unfinished_move::<VolumeRecord>(id, copies));
             }
         }

@@ -57,10 +57,10 @@ impl Volumes {
             None => request.required,
         };
         let more = Bytes(required.0.saturating_sub(size.0));
-        let room = pool.reserve(&work, id, Some(&entry.record), more)?;
-        let entry = pool.expand(&room, &entry, required)?;
+        let reservation = pool.reserve(&work, id, Some(&entry.record), more)?;
+        let entry = pool.expand(&reservation, &entry, required)?;
         // The record has the new size now, and an image may take seconds to grow.
-        drop(room);
+        drop(reservation);
         self.grow_image(&pool, &entry, &target)?;
         Ok(entry.record.size_bytes)
     }

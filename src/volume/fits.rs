@@ -42,8 +42,8 @@ impl Volumes {
             // Every node refuses it, and CreateVolume reports that.
             Err(_) => arrival,
         };
-        // An unreadable memory is an error, and no capacity of 0.
-        self.memory.cordoned()?;
+        // If pools.json cannot be read, the call fails instead of reporting a capacity of 0.
+        self.known_pools.cordoned()?;
         let fits = |pool: &&Arc<Pool>| self.admit(pool, &arrival).is_ok();
         let largest = |free: Bytes| match image {
             Ok(Some(image)) => images::largest(image, free),

@@ -25,8 +25,8 @@ impl Volumes {
             // A volume that was moved is in another pool, which this node may not serve now.
             Ok(Location::Absent {
                 is_pool_here: false,
-            }) if self.memory.is_retired(parsed.pool())?
-                && !self.memory.is_moved_from(parsed.pool())? =>
+            }) if self.known_pools.is_retired(parsed.pool())?
+                && !self.known_pools.is_moved_from(parsed.pool())? =>
             {
                 let message = "its pool was declared lost for good by `rootcellar pool retire`; if the disk is back, \
                      `rootcellar pool adopt` takes it back, else delete the claim and restore the data"

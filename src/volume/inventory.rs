@@ -16,14 +16,14 @@ impl Volumes {
     pub fn inventory(&self) -> Result<Inventory> {
         let pools: Vec<_> = self.pools().iter().map(|pool| pool.inventory()).collect();
         let is_served = |id: &PoolId| pools.iter().any(|pool| pool.id == Some(*id));
-        let mut unserved = self.memory.held()?;
+        let mut unserved = self.known_pools.held()?;
         unserved.retain(|id| !is_served(id));
         Ok(Inventory {
             node: self.settings.node.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             loaded: self.is_loaded(),
             pools,
-            retired: self.memory.retired()?.into_iter().collect(),
+            retired: self.known_pools.retired()?.into_iter().collect(),
             unserved: Some(unserved.into_iter().collect()),
         })
     }

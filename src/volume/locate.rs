@@ -146,7 +146,7 @@ impl<R: Resource> Location<R> {
 }
 
 impl Volumes {
-    /// Finds an object by its id. Fails if two pools have it, or the server's memory cannot be read.
+    /// Finds an object by its id. Fails if two pools have it, or `pools.json` cannot be read.
     pub(super) fn locate<R: Resource>(&self, id: R::Id) -> Result<Location<R>> {
         // Before the search, because a pool that is opened after it may have the object.
         let unread = self.unread_members();
@@ -320,7 +320,7 @@ impl Volumes {
     fn may_have_moved<R: Resource>(&self, id: R::Id, unread: Vec<Unread>) -> Result<Option<Error>> {
         Ok(match unread.into_iter().next() {
             Some((pool, reason))
-                if R::volume(id).is_some() && self.memory.is_moved_from(id.pool())? =>
+                if R::volume(id).is_some() && self.known_pools.is_moved_from(id.pool())? =>
             {
                 let unavailable = pool::Error::Unavailable { pool, reason };
                 Some(Error::of_unread(unavailable))

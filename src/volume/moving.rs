@@ -93,16 +93,16 @@ impl Volumes {
         let size = entry.record.size_bytes;
         let step = || [&work, &reading].into_iter().for_each(Work::step);
         self.check_unused(from, entry, users, &step)?;
-        let room = target.reserve::<VolumeRecord>(&work, id, None, size);
-        let room = room.map_err(Error::of_new)?;
+        let reservation = target.reserve::<VolumeRecord>(&work, id, None, size);
+        let reservation = reservation.map_err(Error::of_new)?;
         let origin = Origin::Volume(Arc::clone(entry));
         let plan = target.plan_copy(from, &origin, Some(&reading), BYTE_BY_BYTE);
         let plan = plan.map_err(Error::of_new)?;
-        let turn = plan.turn(&room, caller).map_err(Error::of_new)?;
+        let turn = plan.turn(&reservation, caller).map_err(Error::of_new)?;
         let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.
-        self.memory.add_moved_from(&[id.pool()].into())?;
-        let copied = Pool::receive(&plan, &room, enforcement, from_id, entry);
+        self.known_pools.add_moved_from(&[id.pool()].into())?;
+        let copied = Pool::receive(&plan, &reservation, enforcement, from_id, entry);
         drop((turn, plan));
         copied.map_err(|error| match error {
             pool::Error::OutOfRange(
@@ -162,7 +162,7 @@ impl Volumes {
             return Ok(None);
         };
         let other = copy.moved.pool;
-        if !is_named(&copy.pool, to) || !self.reads(other) && !self.memory.is_retired(other)? {
+        if !is_named(&copy.pool, to) || !self.reads(other) && !self.known_pools.is_retired(other)? {
             return Ok(None);
         }
         if self.keeps(id).is_some() {
@@ -171,7 +171,7 @@ impl Volumes {
         let _work = copy.pool.begin()?;
         // The former volume may still be mounted, although its disk is lost.
         self.check_unpublished(&copy.pool, &copy.entry)?;
-        copy.pool.settle(&copy.entry)?;
+        copy.pool.complete_move(&copy.entry)?;
         tracing::warn!(%id, pool = %copy.pool.name(), "uses the copy that an interrupted move left");
         Ok(Some(copy.pool.name().clone()))
     }
@@ -238,7 +238,7 @@ impl Volumes {
             None => (new, former),
             Some(_) => (former, new),
         };
-        stays.pool.settle(&stays.entry)?;
+        stays.pool.complete_move(&stays.entry)?;
         // Before it leaves the other pool, so that no search misses it in both pools.
         self.moves.fetch_add(1, Ordering::SeqCst);
         let pool = stays.pool.name();

@@ -62,7 +62,7 @@ impl Pools {
         table: &MountTable,
         context: Context,
     ) -> Result<Self> {
-        let members = pool::members(&sets, table, Some(&*context.memory))?;
+        let members = pool::members(&sets, table, Some(&*context.known_pools))?;
         let members = members.iter().map(|member| &member.options);
         let all = pools.iter().chain(members);
         let all = all.map(|options| Pool::new(options.clone(), context.clone()).map(Arc::new));
@@ -90,7 +90,7 @@ impl Pools {
 
     /// Adds the members that are new, and removes those that are neither mounted nor known any more.
     pub(super) fn discover(&self, table: &MountTable) -> Result<Discovered> {
-        let members = pool::members(&self.sets, table, Some(&*self.context.memory))?;
+        let members = pool::members(&self.sets, table, Some(&*self.context.known_pools))?;
         let paths: BTreeSet<&Path> = members.iter().map(|member| &*member.options.path).collect();
         // Only this method changes the list, and one call at a time.
         let list = self.all();
@@ -281,10 +281,10 @@ impl Placement<'_> {
         let is_untried = |pool: &&Arc<Pool>| !tried.iter().any(|other| Arc::ptr_eq(other, pool));
         let mut untried = of_class.pools.iter().filter(is_untried);
         let standings = untried.clone();
-        let standings = standings.filter_map(|pool| Some((pool, pool.standing(exclusive)?)));
+        let standings = standings.filter_map(|pool| Some((pool, pool.member_space(exclusive)?)));
         // Kept objects are reclaimed only where no member has the space without that.
         let best = if exclusive {
-            let disks = standings.filter(|(_, standing)| standing.reported > Bytes::ZERO);
+            let disks = standings.filter(|(_, member_space)| member_space.reported > Bytes::ZERO);
             disks.min_by_key(|(_, it)| (it.space < it.reported, it.reported))
         } else {
             let first = of_class.first.as_ref();
@@ -298,7 +298,7 @@ impl Placement<'_> {
         if let Some((pool, _)) = best {
             return Some((Arc::clone(pool), Some(pool.expect(size))));
         }
-        let is_available = |pool: &Arc<Pool>| pool.standing(exclusive).is_some();
+        let is_available = |pool: &Arc<Pool>| pool.member_space(exclusive).is_some();
         if of_class.pools.iter().any(is_available) {
             return None;
         }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use linux::fault::PathFault;
-use linux::image::loops::{self, Loop, Stranger};
+use linux::image::loops::{self, ForeignLoop, Loop};
 use linux::sync::lock;
 use objects::{AccessMode, NameHash};
 
@@ -24,7 +24,7 @@ pub(crate) struct Publications {
     /// number, also if the pod detaches it.
     devices: Mutex<BTreeMap<loops::Number, Held>>,
     /// The devices with files of others that were reported.
-    strangers: Mutex<BTreeSet<Stranger>>,
+    strangers: Mutex<BTreeSet<ForeignLoop>>,
 }
 
 #[derive(Debug)]
@@ -97,8 +97,8 @@ impl Publications {
     }
 
     /// Takes the present devices with files of others, and returns those that were not reported yet.
-    pub(super) fn new_strangers(&self, present: Vec<Stranger>) -> Vec<Stranger> {
-        let present: BTreeSet<Stranger> = present.into_iter().collect();
+    pub(super) fn new_strangers(&self, present: Vec<ForeignLoop>) -> Vec<ForeignLoop> {
+        let present: BTreeSet<ForeignLoop> = present.into_iter().collect();
         let reported = std::mem::replace(&mut *lock(&self.strangers), present.clone());
         present.difference(&reported).cloned().collect()
     }
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_device_with_the_file_of_somebody_else_is_reported_once() {
         let publications = Publications::default();
-        let stranger = |path: &str| Stranger {
+        let stranger = |path: &str| ForeignLoop {
             path: path.into(),
             file: "/own".into(),
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use linux::fault::PathFault;
 use linux::image::Allocation;
-use linux::image::loops::{self, Loop, Stranger};
+use linux::image::loops::{self, ForeignLoop, Loop};
 use linux::mount::{Found, Target, Tidied};
 use linux::os::FileId;
 use objects::{NameHash, ObjectId};
@@ -197,7 +197,7 @@ impl Volumes {
                 for device in occupied {
                     self.publications.hold(None, device);
                 }
-                for Stranger { path, file } in self.publications.new_strangers(strangers) {
+                for ForeignLoop { path, file } in self.publications.new_strangers(strangers) {
                     let (device, file) = (path.display(), file.display());
                     tracing::warn!(%device, %file, "somebody attached a file to a device of the driver");
                 }

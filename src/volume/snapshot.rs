@@ -102,10 +102,10 @@ impl Volumes {
         let plan = pool.plan_copy(&pool, &origin, None, request.class.copies)?;
         plan.check_permitted()?;
         // An image that cannot be copied is refused before the copy waits, and a pod may write while it waits.
-        self.settle_image(&plan, &pool, &volume, Some(&request.source))?;
+        self.flush_image(&plan, &pool, &volume, Some(&request.source))?;
         let needs = plan.snapshot_needs()?;
-        let room = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
-        let _turn = plan.turn(&room, &request.caller)?;
+        let reservation = pool.reserve::<SnapshotRecord>(&work, id, None, needs)?;
+        let _turn = plan.turn(&reservation, &request.caller)?;
         // A publish must not begin now.
         let _unused = refuses
             .then(|| self.in_flight.lock_id(&request.source))
@@ -114,10 +114,10 @@ impl Volumes {
             self.check_unpublished(&pool, &volume)?;
         }
         let unlocked = Some(&*request.source).filter(|_| !refuses);
-        let _unpublished = self.settle_image(&plan, &pool, &volume, unlocked)?;
+        let _unpublished = self.flush_image(&plan, &pool, &volume, unlocked)?;
         let in_use = || Ok::<_, Error>(!self.published(&volume)?.is_empty());
         let is_before = in_use()?;
-        let copied = plan.copy_for(&room, id)?;
+        let copied = plan.copy_for(&reservation, id)?;
         let record = record(id, &volume, request, is_before || in_use()?);
         let entry = copied.into_snapshot(record)?;
         Ok(Snapshot::new(&entry.record))
@@ -126,7 +126,7 @@ impl Volumes {
     /// Prepares a copy of a volume if that is an image: its filesystem writes to the image all that pods
     /// have written. If the copy cannot be of one instant, the volume must not be published until the
     /// returned lock of `id` is dropped; `None`: it is locked already.
-    pub(super) fn settle_image(
+    pub(super) fn flush_image(
         &self,
         plan: &CopyPlan<'_>,
         pool: &Pool,
@@ -218,7 +218,7 @@ impl Volumes {
                 is_pool_here: false,
             } => {
                 let (what, pool, id) = ("source", id.pool(), id.to_string());
-                if self.memory.is_retired(pool)? {
+                if self.known_pools.is_retired(pool)? {
                     return Err(Error::NotFound { what, id });
                 }
                 Err(Error::SourceElsewhere { id, pool })

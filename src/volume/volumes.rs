@@ -17,19 +17,20 @@ use crate::volume::in_flight::InFlight;
 use crate::volume::pools::Pools;
 use crate::volume::publications::Publications;
 use crate::volume::requests::{Page, Volume};
-use pool::STOP_PATIENCE;
+use pool::STOP_TIMEOUT;
 use pool::{
-    Context, Disk, Index, Memory, PartMount, Pool, PoolOptions, PoolSet, Unavailable, VolumeRecord,
+    Context, Disk, Index, KnownPools, PartMount, Pool, PoolOptions, PoolSet, Unavailable,
+    VolumeRecord,
 };
 
-/// The default of [`Settings::patience`].
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The default of [`Settings::timeout`].
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The default of [`Settings::member_wait`].
 pub const MEMBER_WAIT: Duration = Duration::from_mins(1);
 
 /// The server starts without a pool that takes longer than this to open.
-const OPEN_PATIENCE: Duration = Duration::from_mins(1);
+const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -49,7 +50,7 @@ pub struct Settings {
     /// The time to wait, for all pools together, until another server releases its locks.
     pub lock_wait: Duration,
     /// A pool has no capacity after its disk has not answered an operation for this time.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// The interfaces to the operating system, which tests replace by fakes.
@@ -75,7 +76,7 @@ impl Default for Seams {
 pub struct Volumes {
     pub(super) settings: Settings,
     pub(super) mounter: Arc<dyn Mounter>,
-    pub(super) memory: Arc<Memory>,
+    pub(super) known_pools: Arc<KnownPools>,
     pub(super) pools: Pools,
     pub(super) publications: Publications,
     pub(super) in_flight: InFlight,
@@ -93,23 +94,23 @@ impl Volumes {
 
     /// As [`Volumes::new`], with other interfaces to the operating system.
     pub fn with_seams(settings: Settings, seams: Seams) -> Result<Self> {
-        let memory = Arc::new(Memory::open(seams.os.clone(), &settings.state_dir)?);
+        let known_pools = Arc::new(KnownPools::open(seams.os.clone(), &settings.state_dir)?);
         let root_devices = root_devices(&settings, seams.mounter.as_ref())?;
         let context = Context {
             node: settings.node.clone(),
-            memory: Arc::clone(&memory),
+            known_pools: Arc::clone(&known_pools),
             os: seams.os,
             quotas: seams.quotas,
             root_devices,
             claims: Arc::default(),
-            patience: settings.patience,
+            timeout: settings.timeout,
         };
         let table = mount_table(seams.mounter.as_ref())?;
         let pools = Pools::new(&settings.pools, settings.sets.clone(), &table, context)?;
         Ok(Self {
             settings,
             mounter: seams.mounter,
-            memory,
+            known_pools,
             pools,
             publications: Publications::default(),
             in_flight: InFlight::default(),
@@ -122,12 +123,12 @@ impl Volumes {
     /// Fails only if another server has locked every pool.
     pub fn load(self: &Arc<Self>) -> Result<()> {
         let deadline = Instant::now() + self.settings.lock_wait;
-        let patience = deadline + OPEN_PATIENCE;
+        let timeout = deadline + OPEN_TIMEOUT;
         let pools = self.pools();
         let mut locked = 0;
         for pool in pools.iter() {
             // A pool that is unavailable for another reason is checked again later.
-            let opened = self.open_patiently(pool, deadline, patience)?;
+            let opened = self.open_in_time(pool, deadline, timeout)?;
             if opened == Some(Unavailable::Locked) {
                 locked += 1;
             }
@@ -143,12 +144,12 @@ impl Volumes {
     }
 
     /// Opens a pool in a separate thread, so that a disk that hangs does not stop the other pools. They
-    /// share the patience, after which the next ones have a second each.
-    fn open_patiently(
+    /// share the timeout, after which the next ones have a second each.
+    fn open_in_time(
         self: &Arc<Self>,
         pool: &Arc<Pool>,
         deadline: Instant,
-        patience: Instant,
+        timeout: Instant,
     ) -> Result<Option<Unavailable>> {
         let (done, outcome) = mpsc::channel();
         let (volumes, opening) = (Arc::clone(self), Arc::clone(pool));
@@ -158,13 +159,13 @@ impl Volumes {
                 let learn = |disk: &Disk, index: &Index| volumes.learn_publications(disk, index);
                 let opened = opening.open(deadline, &learn);
                 volumes.finish_moves(&opening);
-                // After the patience nobody receives it; the pool keeps its own state.
+                // After the timeout nobody receives it; the pool keeps its own state.
                 let _ = done.send(opened.err());
             })
             .map_err(no_thread(pool))?;
-        let patience = patience.saturating_duration_since(Instant::now());
-        let patience = patience.max(Duration::from_secs(1));
-        Ok(outcome.recv_timeout(patience).unwrap_or_else(|_| {
+        let timeout = timeout.saturating_duration_since(Instant::now());
+        let timeout = timeout.max(Duration::from_secs(1));
+        Ok(outcome.recv_timeout(timeout).unwrap_or_else(|_| {
             tracing::error!(pool = %pool.name(), "does not open; continuing without it");
             Some(Unavailable::Opening)
         }))
@@ -221,7 +222,7 @@ impl Volumes {
         for pool in pools.iter() {
             pool.trash.end();
         }
-        let deadline = Instant::now() + STOP_PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         for pool in pools.iter() {
             pool.trash.wait_for_end(deadline);
         }

@@ -20,7 +20,7 @@ use support::messages::{create_with, publish, with_fs_type};
 use support::rootcellar;
 
 /// A guest without hardware virtualisation is slow.
-const PATIENCE: Duration = Duration::from_mins(10);
+const TIMEOUT: Duration = Duration::from_mins(10);
 /// The disk with other data, which takes the free space.
 const FILLER: &str = "lost+found/filler";
 
@@ -79,7 +79,7 @@ fn wait<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(done) = attempt() {
             return done;
         }
-        assert!(begin.elapsed() < PATIENCE, "not in time: {what}");
+        assert!(begin.elapsed() < TIMEOUT, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -419,5 +419,5 @@ fn write(node: &DiskNode, unflushed: &Path, is_full: bool, acknowledged: &[Strin
         }
     });
     // Every write was refused; power-cuts.sh cuts the power.
-    std::thread::sleep(PATIENCE);
+    std::thread::sleep(TIMEOUT);
 }

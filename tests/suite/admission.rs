@@ -8,7 +8,7 @@ use std::time::Duration;
 use linux::mount::Users;
 use linux::os::Os;
 use objects::{Bytes, ObjectId, VolumeId};
-use pool::{ImportMethod, Memory, VolumeRecord};
+use pool::{ImportMethod, KnownPools, VolumeRecord};
 use rootcellar::error::{Code, Error, Operation, Refusal, Result};
 use rootcellar::volume::{
     Caller, Class, ExpandRequest, ImportRequest, MEMBER_WAIT, NewImport, Settings, SourceId,
@@ -161,7 +161,7 @@ impl Scene {
         match situation {
             Plain => {}
             Cordoned => {
-                let memory = Memory::open(Os::default(), &self.set.path("state")).unwrap();
+                let memory = KnownPools::open(Os::default(), &self.set.path("state")).unwrap();
                 let pools = self.driver().pools();
                 let a = pools.iter().find(|pool| pool.name().as_str() == "set/a");
                 let id = a.unwrap().id().unwrap();

@@ -39,7 +39,7 @@ fn reports(options: &[String]) -> Vec<Report> {
 
 const SURROUNDINGS: Surroundings<'_> = Surroundings {
     node: None,
-    memory: None,
+    known_pools: None,
     needed: &[],
     progress: &|_, _, _| {},
 };

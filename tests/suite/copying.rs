@@ -257,7 +257,7 @@ fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
     let slow = Arc::new(Slow::default());
     let at_a_step = slow.clone();
     let fakes = Fakes {
-        patience: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
         ..Fakes::planned(move |step, _| {
             at_a_step.copy_range(step);
             Ok(())

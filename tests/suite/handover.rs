@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use linux::os::Os;
 use objects::{Bytes, NodeName, ObjectId, PoolId};
-use pool::{Memory, Result, Unavailable, Wanted};
+use pool::{KnownPools, Result, Unavailable, Wanted};
 use rootcellar::error::{Code, Operation};
 use rootcellar::volume::{ExpandRequest, Volume, Volumes};
 
@@ -25,8 +25,8 @@ fn this_node() -> NodeName {
     NODE.parse().unwrap()
 }
 
-fn memory(node: &Node) -> Memory {
-    Memory::open(Os::default(), &node.path("state")).unwrap()
+fn memory(node: &Node) -> KnownPools {
+    KnownPools::open(Os::default(), &node.path("state")).unwrap()
 }
 
 fn adopt(node: &Node) -> Result<pool::Adopted> {

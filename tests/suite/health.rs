@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use linux::os::Os;
 use objects::PoolId;
-use pool::{Condition, Impairment, Memory, retire};
+use pool::{Condition, Impairment, KnownPools, retire};
 use rootcellar::csi;
 use rootcellar::csi::volume_health::VolumeHealthEntry;
 use rootcellar::volume::Volumes;
@@ -87,7 +87,7 @@ fn a_volume_of_a_retired_pool_is_lost() {
     drop(volumes);
     fs::rename(node.pool(), node.path("away")).unwrap();
     fs::create_dir(node.pool()).unwrap();
-    let memory = Memory::open(Os::default(), &node.settings(&[]).state_dir).unwrap();
+    let memory = KnownPools::open(Os::default(), &node.settings(&[]).state_dir).unwrap();
     retire(&memory, pool).unwrap();
     let volumes = node.volumes(&fakes);
     let conditions = volumes.health(&id).unwrap();
@@ -111,8 +111,8 @@ fn the_health_waits_for_no_disk() {
         }
         Ok(())
     });
-    let patience = Duration::ZERO;
-    let fakes = Fakes { patience, ..plan };
+    let timeout = Duration::ZERO;
+    let fakes = Fakes { timeout, ..plan };
     let node = Node::new();
     let volumes = node.volumes(&fakes);
     let volume = volumes.create(&create("a", MIB)).unwrap();

@@ -68,7 +68,7 @@ impl Host {
     }
 
     /// The trees that are neither a volume nor at a path of the host.
-    fn incoming(&self) -> Vec<String> {
+    fn imports(&self) -> Vec<String> {
         let incoming = self.node.pool("default").join(".rootcellar/incoming");
         if incoming.is_dir() {
             names(&incoming)
@@ -113,7 +113,7 @@ fn a_directory_becomes_a_volume_and_a_directory_again() {
         }
         assert_tree(&host.old(), "content");
         assert!(host.driver.get(&id.to_string()).is_err());
-        assert_eq!(host.incoming(), [""; 0]);
+        assert_eq!(host.imports(), [""; 0]);
     }
 }
 
@@ -179,7 +179,7 @@ fn a_volume_is_exported_from_a_full_disk() {
     let export = || result(export_back(&host.driver, &host.os, id));
     export().unwrap();
     assert_tree(&host.old(), "content");
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
     assert_eq!(export().unwrap_err().0, Code::NotFound);
 }
 
@@ -198,7 +198,7 @@ fn a_dry_run_changes_nothing() {
     assert_tree(&host.old(), "content");
     request.size = Bytes(1);
     assert!(request.run(&Direct(&host.driver)).is_err());
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
 }
 
 /// An obstacle, its effect on the host, a fragment of the error, and the end of the obstacle.
@@ -342,7 +342,7 @@ fn a_refused_import_changes_nothing() {
         let (code, message) = result(import(&host.driver, &request)).unwrap_err();
         assert!(message.contains(fragment), "{name}: {message}");
         assert_ne!(code, Code::Internal, "{name}");
-        assert_eq!(host.incoming(), [""; 0], "{name}");
+        assert_eq!(host.imports(), [""; 0], "{name}");
         end(&host);
         assert_tree(&host.old(), "content");
     }
@@ -372,7 +372,7 @@ fn only_a_directory_on_the_pools_mount_is_imported() {
         let (_, message) = result(import(&host.driver, &request)).unwrap_err();
         assert!(message.contains(fragment), "{}: {message}", path.display());
     }
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
 }
 
 /// The bytes that a directory has already need not be free again, and its space is not counted twice.
@@ -457,7 +457,7 @@ fn a_name_outside_that_was_made_meanwhile_is_refused() {
     let request = import_of(&host.os, host.old(), "pvc", SIZE);
     request.run(&Lost(&host.driver)).unwrap_err();
     let waiting = host.node.pool("default").join(".rootcellar/incoming");
-    let waiting = waiting.join(&host.incoming()[0]).join("data/file");
+    let waiting = waiting.join(&host.imports()[0]).join("data/file");
     let outside = host.old().with_file_name("out");
     fs::hard_link(waiting, &outside).unwrap();
     let (code, problem) = host.import().unwrap_err();
@@ -467,7 +467,7 @@ fn a_name_outside_that_was_made_meanwhile_is_refused() {
         "{problem}"
     );
     assert_tree(&host.old(), "content");
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
     fs::remove_file(outside).unwrap();
     host.import().unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use objects::inventory::{Inventory, PoolInventory};
 use objects::{Bytes, PoolId, VolumeId};
-use pool::{Memory, retire};
+use pool::{KnownPools, retire};
 use rootcellar::volume::Volumes;
 
 use linux::os::Os;
@@ -113,7 +113,7 @@ fn a_pool_that_is_not_configured_any_more_is_listed_until_it_is_retired() {
 
 fn retired(node: &Node, id: PoolId) -> PoolId {
     let state = node.settings(&[]).state_dir;
-    let memory = Memory::open(Os::default(), &state).unwrap();
+    let memory = KnownPools::open(Os::default(), &state).unwrap();
     retire(&memory, id).unwrap();
     id
 }

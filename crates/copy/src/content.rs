@@ -18,7 +18,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u128 {
 }
 
 /// A file or a device that is read from its beginning to its end.
-pub(crate) struct Content<'a> {
+pub(crate) struct ChunkReader<'a> {
     pub(crate) file: &'a OwnedFd,
     pub(crate) size: u64,
     pub(crate) is_device: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Content<'a> {
     pub(crate) is_dense: bool,
 }
 
-impl Content<'_> {
+impl ChunkReader<'_> {
     /// Reads the next chunk that is not a hole, from an offset, into the buffer. The chunk has all of its pieces.
     pub(crate) fn next(
         &self,
@@ -177,7 +177,7 @@ pub(crate) fn clear(file: impl AsFd, from: u64, until: u64, path: Path<'_>) -> R
 
 /// The first range from an offset that does not read as zeros, as it was read: at most a chunk.
 pub(crate) fn next_nonzero(
-    content: &Content<'_>,
+    content: &ChunkReader<'_>,
     from: u64,
     until: u64,
     buffer: &mut [u8],

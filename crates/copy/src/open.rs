@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
-use crate::content::{Content, clear, next_nonzero, sum, write_all};
+use crate::content::{ChunkReader, clear, next_nonzero, sum, write_all};
 use crate::fault::{Doing, Error, Result, stream};
 use crate::record::{CHUNK, Chunk};
 use crate::walk::readable;
@@ -31,7 +31,7 @@ impl Open {
         if !self.existed {
             return Ok(());
         }
-        let content = Content {
+        let content = ChunkReader {
             file: &self.file,
             size: self.size,
             is_device: self.is_device,

@@ -13,7 +13,7 @@ use rustix::fs::FileType;
 use twox_hash::xxhash3_128::Hasher;
 
 use crate::attributes;
-use crate::content::Content;
+use crate::content::ChunkReader;
 use crate::fault::{At, Doing, Error, Result, at, stream};
 use crate::record::{self, CHUNK, CHUNK_BYTES, Chunk, Had, Record, VERSION};
 use crate::volume::{Top, device};
@@ -117,9 +117,9 @@ fn see(hasher: &mut Hasher, chunk: &Chunk) {
 }
 
 /// The content of a file as its status was.
-pub(crate) fn content_of(source: &Source) -> Content<'_> {
+pub(crate) fn content_of(source: &Source) -> ChunkReader<'_> {
     let status = &source.status;
-    Content {
+    ChunkReader {
         file: &source.inode,
         size: status.stx_size,
         is_device: false,
@@ -301,7 +301,7 @@ impl<R: Read, W: Write> Sender<R, W> {
 
     fn content(
         &mut self,
-        content: &Content<'_>,
+        content: &ChunkReader<'_>,
         key: &[u8],
         mut hasher: Option<&mut Hasher>,
         path: &dyn Fn() -> String,
@@ -360,7 +360,7 @@ pub(crate) fn have(top: &Top, id: &str, to: &mut impl Write) -> Result<()> {
 }
 
 fn have_content(
-    content: &Content<'_>,
+    content: &ChunkReader<'_>,
     path: &[u8],
     to: &mut impl Write,
     buffer: &mut [u8],

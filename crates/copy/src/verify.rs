@@ -12,7 +12,7 @@ use linux::tree::{Attributes, Node, Source};
 use rustix::fs::{Advice, fadvise};
 
 use crate::attributes::{self, difference};
-use crate::content::{Content, next_nonzero, read_exact, sum};
+use crate::content::{ChunkReader, next_nonzero, read_exact, sum};
 use crate::fault::{At, Doing, Error, Result, at, stream};
 use crate::progress::Progress;
 use crate::record::{self, CHUNK_BYTES, Chunk, Record};
@@ -236,7 +236,7 @@ impl Comparison<'_> {
         let content = if open.is_device {
             device(&open.file.inode, open.size)
         } else {
-            Content {
+            ChunkReader {
                 is_dense: false,
                 ..content_of(&open.file)
             }

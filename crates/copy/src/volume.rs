@@ -9,7 +9,7 @@ use linux::tree::Source;
 use rustix::fs::{FileType, FlockOperation, IFlags, OFlags, flock};
 use rustix::io::Errno;
 
-use crate::content::Content;
+use crate::content::ChunkReader;
 use crate::fault::{At, Error, Result};
 use crate::record::CHUNK_BYTES;
 
@@ -108,8 +108,8 @@ impl Top {
     }
 }
 
-pub(crate) fn device(file: &OwnedFd, size: u64) -> Content<'_> {
-    Content {
+pub(crate) fn device(file: &OwnedFd, size: u64) -> ChunkReader<'_> {
+    ChunkReader {
         file,
         size,
         is_device: true,

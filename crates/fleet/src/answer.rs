@@ -8,7 +8,7 @@ use objects::{ObjectId, PoolId, VolumeId};
 use crate::settings::Delays;
 
 /// The time for one page. It comes from the memory of the driver.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The answer of a node's page.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ impl Page {
     pub(crate) fn fresh(&self, now: Instant, delays: &Delays) -> Option<&Inventory> {
         let age = now.saturating_duration_since(self.asked);
         let inventory = self.answer.as_ref().ok()?;
-        (age <= delays.between_pages() * 2 + PATIENCE && inventory.loaded).then_some(inventory)
+        (age <= delays.between_pages() * 2 + TIMEOUT && inventory.loaded).then_some(inventory)
     }
 }
 

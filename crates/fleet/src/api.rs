@@ -16,7 +16,7 @@ use crate::step::Outcome;
 use crate::wire::{Kind, Object};
 
 /// The time for one request. The API server itself ends a request after a minute.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Why a fact was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Server {
 pub(crate) async fn answer<T>(
     request: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Unconfirmed> {
-    match timeout(PATIENCE, request).await {
+    match timeout(TIMEOUT, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(Error::Api(status))) if status.code == 404 => {
             Err(Unconfirmed::Ended(Outcome::Changed))

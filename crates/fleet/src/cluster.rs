@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use crate::answer::Page;
 use crate::feed::{Event, Feed, STALE, Trouble};
 use crate::objects::{
-    Cache, Capacity, Claim, Class, Content, Kept, Key, Node, Pod, Registration, Snapshot, Volume,
-    key,
+    Cache, Capacity, Claim, Class, Kept, Key, Node, Pod, Registration, Snapshot, SnapshotContent,
+    Volume, key,
 };
 use crate::settings::Functions;
 use crate::view::View;
@@ -198,7 +198,7 @@ impl Watches<'_> {
             None,
             |view| &mut view.contents,
             name,
-            Content::read,
+            SnapshotContent::read,
         );
     }
 

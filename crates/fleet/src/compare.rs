@@ -1,7 +1,7 @@
 //! Differences between the volumes on the nodes and the objects of the cluster.
 //!
 //! A comparison lists the objects first and reads the pages then. A volume exists before its `PersistentVolume` and is deleted
-//! before it, so one that comes or goes meanwhile looks different once at most, in one of the two ways. Two looks, with
+//! before it, so one that comes or goes meanwhile looks different once at most, in one of the two ways. Two comparisons, with
 //! the delay between them, have to agree. An unavailable pool, and a page that does not answer, show nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use objects::{DriverArgs, ObjectId, PoolId, PoolName, SnapshotId, VolumeId};
 use crate::answer::{self, Page};
 use crate::command::{Command, Driver, Operation, Target, Unprintable};
 use crate::difference::{Difference, Differences};
-use crate::objects::{Content, Data, Owner, Phase, Policy, RETAIN, Volume};
+use crate::objects::{Data, Owner, Phase, Policy, RETAIN, SnapshotContent, Volume};
 use crate::report::{Alone, Gone, Many, Remedy, Report};
 use crate::step::About;
 use crate::view::View;
@@ -22,7 +22,7 @@ use crate::wire::{Kind, Object};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     pub(crate) volumes: Vec<Volume>,
-    pub(crate) contents: Vec<Content>,
+    pub(crate) contents: Vec<SnapshotContent>,
     /// The ids that objects name, those included that are of another driver or cannot be read: a person who believes that
     /// nothing names a volume deletes it.
     pub(crate) named_volumes: BTreeSet<VolumeId>,
@@ -38,18 +38,18 @@ impl Objects {
 
     pub(crate) fn add_content(&mut self, content: Object, driver: &DriverArgs) {
         let named = self.named_snapshots.get_or_insert_default();
-        named.extend(Content::handles(&content));
-        self.contents.extend(Content::read(content, driver));
+        named.extend(SnapshotContent::handles(&content));
+        self.contents.extend(SnapshotContent::read(content, driver));
     }
 }
 
 /// Compares the objects with the pages. `claims_watched` says that the view has all claims.
 pub(crate) fn compare(objects: &Objects, view: &View, claims_watched: bool) -> Differences {
-    let look = Look::new(objects, view, claims_watched);
+    let comparison = Comparison::new(objects, view, claims_watched);
     let mut found = Differences::new();
-    look.alone(&mut found);
-    look.gone(&mut found);
-    look.twice(&mut found);
+    comparison.alone(&mut found);
+    comparison.gone(&mut found);
+    comparison.twice(&mut found);
     found
 }
 
@@ -68,7 +68,7 @@ impl Lacking<'_> {
     }
 }
 
-struct Look<'a> {
+struct Comparison<'a> {
     view: &'a View,
     objects: &'a Objects,
     claims_watched: bool,
@@ -82,7 +82,7 @@ struct Look<'a> {
     kept: BTreeSet<(&'a str, VolumeId)>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Comparison<'a> {
     fn new(objects: &'a Objects, view: &'a View, claims_watched: bool) -> Self {
         let answers = view.pages.iter();
         let pages: BTreeMap<&str, &Inventory> = answers

@@ -25,7 +25,7 @@ impl Difference {
     }
 }
 
-/// The differences that both looks show.
+/// The differences that both comparisons show.
 pub(crate) fn agreed(before: &Differences, now: Differences) -> Vec<Difference> {
     let both = now.into_iter().filter(|(key, _)| before.contains_key(key));
     both.map(|(_, difference)| difference).collect()

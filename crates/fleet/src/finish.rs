@@ -3,8 +3,8 @@
 //! its object is deleted if no other node may have its data.
 
 use crate::due::Due;
-use crate::lost::{Elsewhere, Lost, Standing, place_of};
-use crate::objects::{BOUND, Claim, Content, PROVISIONER, Phase, Policy, Volume};
+use crate::lost::{Elsewhere, Lost, Presence, place_of};
+use crate::objects::{BOUND, Claim, PROVISIONER, Phase, Policy, SnapshotContent, Volume};
 use crate::report::Report;
 use crate::step::{About, Change, Live, Step, Verdict};
 use crate::view::View;
@@ -12,21 +12,21 @@ use crate::view::View;
 /// A volume whose claim is deleted and whose data nobody can delete.
 pub(crate) fn volume(volume: &Volume, lost: &Lost<'_>, due: &mut Due) -> Verdict {
     let Some(change) = end_of(volume) else {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     };
     let standing = match volume.policy {
         Policy::Delete => lost.place(&volume.place, due),
         _ => lost.volume(volume, due),
     };
-    let Standing::Lost(cause) = standing else {
-        return Verdict::Rest;
+    let Presence::Lost(cause) = standing else {
+        return Verdict::Nothing;
     };
     let confirm = match volume.policy {
         Policy::Delete => lost.confirm(cause, &volume.place),
         // Nobody asked for the deletion of this data, so it must not be elsewhere.
         _ => match lost.elsewhere(volume, cause) {
             Elsewhere::No => lost.confirm_everywhere(cause, volume),
-            Elsewhere::Unread => return Verdict::Rest,
+            Elsewhere::Unread => return Verdict::Nothing,
             Elsewhere::Maybe(report) => Err(report),
         },
     };
@@ -50,20 +50,20 @@ pub(crate) fn end_of(volume: &Volume) -> Option<(Change, Option<Report>)> {
 }
 
 /// A content in deletion whose snapshot nobody can delete.
-pub(crate) fn content(content: &Content, lost: &Lost<'_>, due: &mut Due) -> Verdict {
+pub(crate) fn content(content: &SnapshotContent, lost: &Lost<'_>, due: &mut Due) -> Verdict {
     let held = content.finalizers.iter().any(|found| found == BOUND);
     let Some(label) = content
         .label
         .as_deref()
         .filter(|_| content.deleting && held)
     else {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     };
     let Some(place) = place_of(label) else {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     };
-    let Standing::Lost(cause) = lost.place(&place, due) else {
-        return Verdict::Rest;
+    let Presence::Lost(cause) = lost.place(&place, due) else {
+        return Verdict::Nothing;
     };
     let report = Report::FinishedDeletion {
         node: label.to_owned(),
@@ -78,14 +78,14 @@ pub(crate) fn content(content: &Content, lost: &Lost<'_>, due: &mut Due) -> Verd
 pub(crate) fn claim(claim: &Claim, view: &View, lost: &Lost<'_>, due: &mut Due) -> Verdict {
     let unbound = claim.volume.is_none() && !claim.bound && !claim.deleting && !claim.copies;
     let Some(node) = claim.selected.as_ref().filter(|_| unbound) else {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     };
     if !view.classes.contains_key(&claim.class) {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     }
     let place = node.topology_value();
-    let Standing::Lost(cause) = lost.place(&place, due) else {
-        return Verdict::Rest;
+    let Presence::Lost(cause) = lost.place(&place, due) else {
+        return Verdict::Nothing;
     };
     let report = Report::ForgotNode { node: node.clone() };
     let change = Change::ForgetNode(node.clone());

@@ -3,7 +3,7 @@
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::objects::{Content, Data};
+use crate::objects::{Data, SnapshotContent};
 use crate::place::Places;
 use crate::report::Report;
 
@@ -23,7 +23,7 @@ pub(crate) enum Decision {
 }
 
 /// Decides about a content. `too_late` says that its snapshot would be taken too late, if it is still to be taken.
-pub(crate) fn decide(content: &Content, too_late: bool, places: &Places<'_>) -> Decision {
+pub(crate) fn decide(content: &SnapshotContent, too_late: bool, places: &Places<'_>) -> Decision {
     if let Some(label) = &content.label {
         return match places.without_label(content) {
             Ok(node) if node != *label => Decision::Refuse(Report::OtherNode {
@@ -47,7 +47,7 @@ pub(crate) fn decide(content: &Content, too_late: bool, places: &Places<'_>) -> 
 /// Whether the snapshot was asked for long ago. A schedule that failed for months left many contents. With a label their
 /// snapshots would all be taken now, of the data of today. A content from the future shows that a clock is wrong, so
 /// nobody knows its age.
-pub(crate) fn is_old(content: &Content, now: Timestamp) -> bool {
+pub(crate) fn is_old(content: &SnapshotContent, now: Timestamp) -> bool {
     let age = content.created.map(|created| now.duration_since(created));
     age.is_none_or(|age| age > OLD || age < -SKEW)
 }

@@ -41,9 +41,9 @@ struct Retired {
     seen: bool,
 }
 
-/// The standing of a place or of a pool at a place.
+/// Whether a place, or a pool at a place, is present or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Presence {
     /// The node is in the cluster. The pool is not known to be retired there, or another pool has the volume, or may.
     Here,
     /// Lost, but not for long enough.
@@ -82,7 +82,7 @@ impl Watched {
     }
 
     /// Takes note of the view.
-    pub(crate) fn look<'a>(
+    pub(crate) fn observe<'a>(
         &'a mut self,
         view: &'a View,
         functions: &Functions,
@@ -228,21 +228,21 @@ pub(crate) fn place_of(name: &str) -> Option<String> {
 }
 
 impl Lost<'_> {
-    /// The standing of a place.
-    pub(crate) fn place(&self, place: &str, due: &mut Due) -> Standing {
+    /// Whether a place is present or lost.
+    pub(crate) fn place(&self, place: &str, due: &mut Due) -> Presence {
         if self.present.contains(place) {
-            return Standing::Here;
+            return Presence::Here;
         }
         let since = self.watched.absent.get(place).copied();
         self.after(since, self.delays.absent_for, Loss::Absent, due)
     }
 
-    /// The standing of a volume.
-    pub(crate) fn volume(&self, volume: &Volume, due: &mut Due) -> Standing {
+    /// Whether the place of a volume is present or lost.
+    pub(crate) fn volume(&self, volume: &Volume, due: &mut Due) -> Presence {
         match self.place(&volume.place, due) {
-            Standing::Here => {
+            Presence::Here => {
                 let Some((_, since)) = self.retired(volume) else {
-                    return Standing::Here;
+                    return Presence::Here;
                 };
                 self.after(Some(since), self.delays.retired_for, Loss::Retired, due)
             }
@@ -286,10 +286,10 @@ impl Lost<'_> {
         delay: Duration,
         loss: Loss,
         due: &mut Due,
-    ) -> Standing {
+    ) -> Presence {
         match since {
-            Some(since) if due.has_come(since + delay, self.now) => Standing::Lost(loss),
-            _ => Standing::Doubtful,
+            Some(since) if due.has_come(since + delay, self.now) => Presence::Lost(loss),
+            _ => Presence::Doubtful,
         }
     }
 

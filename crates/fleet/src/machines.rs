@@ -27,7 +27,7 @@ const MOST: usize = 8;
 type Remembered = BTreeMap<String, String>;
 
 /// Lists the `DaemonSet`s of the driver, and brings the memory up to date. The view must be complete.
-pub(crate) async fn look(server: &Server, namespace: &str, cluster: &Cluster) {
+pub(crate) async fn observe(server: &Server, namespace: &str, cluster: &Cluster) {
     let sets = driver_sets(server, namespace).await;
     if let Err(error) = &sets {
         tracing::warn!(namespace, ?error, "the DaemonSets could not be listed");

@@ -12,7 +12,7 @@
 //! ```text
 //! main
 //! plan, round                                 all decisions about a file, or about a view
-//! finish, release, look, machines, label, steer, http, list
+//! finish, release, relist, machines, label, steer, http, list
 //! cluster, compare, lost, pages, place, status, untaint
 //! write, live, view                           questions before a write, and the writes; the cluster in memory
 //! api, difference, due, makers, feed
@@ -38,7 +38,6 @@ mod http;
 mod label;
 mod list;
 mod live;
-mod look;
 mod lost;
 mod machines;
 mod makers;
@@ -49,6 +48,7 @@ mod place;
 mod plan;
 mod reader;
 mod release;
+mod relist;
 mod report;
 mod round;
 mod settings;
@@ -357,15 +357,15 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, settings: &Settings) {
     loop {
         let begun = Instant::now();
         let is_due = |at: Instant| begun.duration_since(at) >= settings.delays.compare_every;
-        let looks = settings.functions.compare
+        let compares = settings.functions.compare
             && cluster.missing().is_empty()
             && last.as_ref().is_none_or(|(at, _)| is_due(*at));
         if settings.functions.release && cluster.missing().is_empty() {
-            machines::look(&writer.server, &settings.namespace, cluster).await;
+            machines::observe(&writer.server, &settings.namespace, cluster).await;
         }
         // The objects come first; see `compare`.
-        let objects = if looks {
-            look::objects(&writer.server).await.ok()
+        let objects = if compares {
+            relist::objects(&writer.server).await.ok()
         } else {
             None
         };

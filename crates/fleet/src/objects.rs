@@ -17,7 +17,7 @@ pub(crate) use cache::{Cache, Kept};
 pub(crate) use claim::{Claim, SELECTED_NODE, Source};
 pub(crate) use driver_set::DriverSet;
 pub(crate) use node::{Capacity, Class, Machine, Node, Pod, Registration, startup_taint};
-pub(crate) use snapshot::{BOUND, Content, Data, MANAGED_BY, Snapshot};
+pub(crate) use snapshot::{BOUND, Data, MANAGED_BY, Snapshot, SnapshotContent};
 pub(crate) use volume::{
     DELETE, POLICY_BEFORE, PROVISIONER, Phase, Policy, RELEASED, RETAIN, Volume,
 };

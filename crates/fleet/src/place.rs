@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use objects::{ObjectId, PoolId, VolumeId};
 
-use crate::objects::{Cache, Content, Data, Node, Volume};
+use crate::objects::{Cache, Data, Node, SnapshotContent, Volume};
 use crate::report::Report;
 use crate::view::View;
 
@@ -65,7 +65,7 @@ impl<'a> Places<'a> {
     }
 
     /// The node of the snapshot of a content, or of the volume that it is to be taken of.
-    pub(crate) fn of_content(&self, content: &Content) -> Place {
+    pub(crate) fn of_content(&self, content: &SnapshotContent) -> Place {
         let by_label = content.label.as_ref();
         let by_label = by_label.filter(|label| self.nodes.contains_key(*label));
         match (self.without_label(content), by_label) {
@@ -88,7 +88,7 @@ impl<'a> Places<'a> {
     }
 
     /// The node of a content as the volumes name it.
-    pub(crate) fn without_label(&self, content: &Content) -> Place {
+    pub(crate) fn without_label(&self, content: &SnapshotContent) -> Place {
         let places = match content.data {
             Data::Malformed => return Err(Report::MalformedHandle),
             Data::Volume(id) => self.volumes.get(&id),

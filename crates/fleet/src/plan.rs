@@ -17,7 +17,7 @@ use crate::finish;
 use crate::lost::{Lost, Watched, place_of};
 use crate::makers::{self, Need, Set, User};
 use crate::objects::{
-    Claim, Class, Content, DELETE, Identity, Node, Phase, Policy, RETAIN, Volume, key,
+    Claim, Class, DELETE, Identity, Node, Phase, Policy, RETAIN, SnapshotContent, Volume, key,
 };
 use crate::release;
 use crate::settings::{Delays, Functions};
@@ -100,15 +100,15 @@ impl PlanArgs {
         };
         // By asking for the plan a person says that the node was absent for long enough.
         let (mut watched, now) = (Watched::default(), Instant::now());
-        watched.look(view, &functions, delays, now);
-        let lost = watched.look(view, &functions, delays, now + delays.absent_for);
+        watched.observe(view, &functions, delays, now);
+        let lost = watched.observe(view, &functions, delays, now + delays.absent_for);
         let mut plan = Plan {
             node: node.clone(),
             unchecked: input.unchecked(),
             kept: Vec::new(),
             left: Vec::new(),
         };
-        plan.look(input, &lost);
+        plan.observe(input, &lost);
         for one in &mut plan.left {
             one.variables.extend([
                 ("node", node.to_string()),
@@ -181,8 +181,8 @@ impl Input {
                 view.claims.put(key, claim);
             }
             "VolumeSnapshotContent" => {
-                let content = Content::read(object, driver);
-                let is_there = |content: &Content| {
+                let content = SnapshotContent::read(object, driver);
+                let is_there = |content: &SnapshotContent| {
                     content.label.as_deref().and_then(place_of).as_ref() == Some(&place)
                 };
                 let content = content.filter(is_there);
@@ -260,7 +260,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn look(&mut self, input: &Input, lost: &Lost<'_>) {
+    fn observe(&mut self, input: &Input, lost: &Lost<'_>) {
         let view = &input.view;
         let mut due = Due::default();
         for volume in view.volumes.values() {

@@ -18,7 +18,7 @@ use objects::inventory::Inventory;
 use page::signature::{self, Distrust, HEADER, Key, SCHEME};
 use tokio::time::timeout;
 
-use crate::answer::PATIENCE;
+use crate::answer::TIMEOUT;
 
 /// The longest page: one of 100,000 volumes has 12 MB.
 const MAX_BYTES: usize = 24 << 20;
@@ -48,7 +48,7 @@ impl Reader {
         let key = tokio::fs::read(&*self.key).await;
         let key = key.map_err(|error| format!("the key cannot be read: {error}"))?;
         let key = Key::new(&key).map_err(|error| error.to_string())?;
-        let answer = timeout(PATIENCE, self.ask(&key, node, address)).await;
+        let answer = timeout(TIMEOUT, self.ask(&key, node, address)).await;
         answer.unwrap_or_else(|_| Err("does not answer".to_owned()))
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::command::{Command, Operation, Target};
 use crate::due::Due;
-use crate::lost::{Elsewhere, Loss, Lost, Standing};
+use crate::lost::{Elsewhere, Loss, Lost, Presence};
 use crate::objects::{Claim, DELETE, POLICY_BEFORE, Phase, Policy, RELEASED, Volume};
 use crate::report::Report;
 use crate::step::{About, Change, Live, Step, Verdict};
@@ -78,10 +78,10 @@ pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Du
         return Verdict::Refuse(About::volume(volume), report);
     }
     let Some(claim) = claim(volume, view) else {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     };
     if !opted {
-        return Verdict::Rest;
+        return Verdict::Nothing;
     }
     match unfit(volume, claim) {
         None => {}
@@ -89,24 +89,24 @@ pub(crate) fn decide(volume: &Volume, view: &View, lost: &Lost<'_>, due: &mut Du
             let why = why.to_string();
             return Verdict::Refuse(of(claim), Report::ReleaseWaits { why });
         }
-        Some(_) => return Verdict::Rest,
+        Some(_) => return Verdict::Nothing,
     }
     match standing {
-        Standing::Here => Verdict::Rest,
-        Standing::Doubtful => announce(volume, claim, lost),
-        Standing::Lost(cause) => go_on(volume, claim, cause, lost),
+        Presence::Here => Verdict::Nothing,
+        Presence::Doubtful => announce(volume, claim, lost),
+        Presence::Lost(cause) => go_on(volume, claim, cause, lost),
     }
 }
 
 /// The report about a volume that the controller set to Retain, and whose release does not go on. Either its data is there,
 /// or its class does not ask for the release any more, or an earlier version began it and did not note for which claim.
-fn kept(volume: &Volume, opted: bool, standing: Standing, lost: &Lost<'_>) -> Option<Report> {
+fn kept(volume: &Volume, opted: bool, standing: Presence, lost: &Lost<'_>) -> Option<Report> {
     let is_bound = match (volume.policy, volume.phase) {
         (Policy::Released | Policy::ReleasedBefore, Phase::Bound) => true,
         (Policy::Released | Policy::ReleasedBefore, Phase::Released) => false,
         _ => return None,
     };
-    let is_back = standing == Standing::Here && lost.is_back(volume);
+    let is_back = standing == Presence::Here && lost.is_back(volume);
     let is_before = volume.policy == Policy::ReleasedBefore;
     let stops = is_back || is_before || (is_bound && !opted);
     (stops && !volume.deleting).then(|| Report::ReleaseKept {
@@ -157,7 +157,7 @@ fn announce(volume: &Volume, claim: &Claim, lost: &Lost<'_>) -> Verdict {
             let node = node.to_owned();
             Verdict::Refuse(of(claim), Report::ReleaseSoon { node })
         }
-        _ => Verdict::Rest,
+        _ => Verdict::Nothing,
     }
 }
 
@@ -168,7 +168,7 @@ fn go_on(volume: &Volume, claim: &Claim, cause: Loss, lost: &Lost<'_>) -> Verdic
     };
     match lost.elsewhere(volume, cause) {
         Elsewhere::No => {}
-        Elsewhere::Unread => return Verdict::Rest,
+        Elsewhere::Unread => return Verdict::Nothing,
         Elsewhere::Maybe(report) => return Verdict::Refuse(of(claim), report),
     }
     Verdict::Write(next(volume, claim, absence))

@@ -30,7 +30,7 @@ pub(crate) enum Report {
         "the source is on node {node}, which has {} for class {class}, and the claim needs {}; delete volumes there, or \
          add space", free.rounded(), size.rounded()
     )]
-    NoRoom {
+    NodeFull {
         class: String,
         node: String,
         size: Bytes,
@@ -276,7 +276,7 @@ impl Report {
             Self::Labelled { .. } => "LabelledWithNode",
             Self::NodeGone { .. } => "SourceNodeGone",
             Self::ClassExcludesNode { .. } => "ClassExcludesNode",
-            Self::NoRoom { .. } => "NoRoomOnNode",
+            Self::NodeFull { .. } => "NoRoomOnNode",
             Self::PoolOnTwoNodes { .. } => "PoolOnTwoNodes",
             Self::SourceUnknown => "SourceUnknown",
             Self::MalformedHandle => "MalformedHandle",
@@ -307,7 +307,7 @@ impl Report {
             | Self::Labelled { node }
             | Self::NodeGone { node }
             | Self::ClassExcludesNode { node, .. }
-            | Self::NoRoom { node, .. }
+            | Self::NodeFull { node, .. }
             | Self::NodeNameTooLong { node }
             | Self::OtherNode { node, .. }
             | Self::FinishedDeletion { node }

@@ -12,7 +12,7 @@ use crate::due::Due;
 use crate::finish;
 use crate::label;
 use crate::lost::Watched;
-use crate::objects::{Claim, Content, Identity, Policy, startup_taint};
+use crate::objects::{Claim, Identity, Policy, SnapshotContent, startup_taint};
 use crate::place::Places;
 use crate::release::{self, Releases};
 use crate::report::Report;
@@ -123,7 +123,7 @@ impl Memory {
     /// Reports the first differences.
     fn differ(&mut self, view: &View, now: Instant, due: &mut Due) {
         let mut before = std::mem::take(&mut self.differences);
-        for difference in view.standing().take(NAMED) {
+        for difference in view.current_differences().take(NAMED) {
             let key = difference.key();
             let mut pace = before.remove(&key).unwrap_or_default();
             let (about, report) = (difference.about.clone(), difference.report.clone());
@@ -193,7 +193,7 @@ impl Memory {
             .filter(|claim| functions.steer && steer::is_ours(claim, view))
             .collect();
         let contents = view.contents.values();
-        let contents: Vec<&Content> = contents.filter(|_| functions.label).collect();
+        let contents: Vec<&SnapshotContent> = contents.filter(|_| functions.label).collect();
         forget(&mut self.claims, claims.iter().map(|claim| &claim.identity));
         forget(
             &mut self.contents,
@@ -206,7 +206,7 @@ impl Memory {
         for claim in claims {
             let waiting = self.claims.entry(claim.identity.uid.clone()).or_default();
             let decision = steer::decide(claim, view, &places);
-            waiting.look(claim, decision, view, now, due);
+            waiting.observe(claim, decision, view, now, due);
         }
         for content in contents {
             let pace = self
@@ -224,10 +224,10 @@ impl Memory {
         let Settings {
             functions, delays, ..
         } = settings;
-        let lost = self.watched.look(view, functions, delays, now);
+        let lost = self.watched.observe(view, functions, delays, now);
         let mut verdicts = Vec::new();
         let mut add = |verdict| {
-            if !matches!(verdict, Verdict::Rest) {
+            if !matches!(verdict, Verdict::Nothing) {
                 verdicts.push(verdict);
             }
         };
@@ -277,7 +277,7 @@ impl Memory {
             };
             let pace = self.lost.entry(about.object.uid.clone()).or_default();
             match verdict {
-                Verdict::Rest => {}
+                Verdict::Nothing => {}
                 Verdict::Refuse(about, report) => pace.report(about, report, now, due),
                 Verdict::Write(step) => {
                     if let Some(why) = pace.waits.clone() {
@@ -413,7 +413,7 @@ impl Pace {
 }
 
 impl Waiting {
-    fn look(
+    fn observe(
         &mut self,
         claim: &Claim,
         decision: steer::Decision,
@@ -464,7 +464,7 @@ impl Waiting {
 impl Pace {
     fn content(
         &mut self,
-        content: &Content,
+        content: &SnapshotContent,
         decision: label::Decision,
         now: Instant,
         due: &mut Due,

@@ -57,7 +57,7 @@ pub(crate) struct Delays {
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
     pub(crate) retired_for: Duration,
 
-    /// Report a difference that two looks show with so much time between them
+    /// Report a difference that two comparisons show with so much time between them
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     pub(crate) compare_every: Duration,
 

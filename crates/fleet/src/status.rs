@@ -111,12 +111,12 @@ impl Status {
         nodes.extend(absent.map(|(place, volumes)| NodeStatus::gone(place, volumes)));
         let compared = view.compared.map(|at| now.saturating_duration_since(at));
         let mut counts = BTreeMap::new();
-        for difference in view.standing() {
+        for difference in view.current_differences() {
             *counts
                 .entry(difference.report.reason().to_owned())
                 .or_default() += 1;
         }
-        let differences = view.standing().take(NAMED);
+        let differences = view.current_differences().take(NAMED);
         Self {
             nodes,
             pages_read: view.pages_read,

@@ -50,7 +50,7 @@ pub(crate) fn decide(claim: &Claim, view: &View, places: &Places<'_>) -> Decisio
         });
     }
     match (claim.size, places.free(&claim.class, &node.place)) {
-        (Some(size), Some(free)) if free < size => Decision::Refuse(Report::NoRoom {
+        (Some(size), Some(free)) if free < size => Decision::Refuse(Report::NodeFull {
             class: class_name(),
             node: name,
             size: Bytes(size),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use objects::{NodeName, VolumeId};
 use serde_json::Value;
 
-use crate::objects::{Content, Identity, Volume};
+use crate::objects::{Identity, SnapshotContent, Volume};
 use crate::report::Report;
 use crate::wire::Kind;
 
@@ -78,7 +78,7 @@ impl Step {
 impl Verdict {
     pub(crate) fn about(&self) -> Option<&About> {
         match self {
-            Self::Rest => None,
+            Self::Nothing => None,
             Self::Refuse(about, _) => Some(about),
             Self::Write(step) => Some(&step.about),
         }
@@ -99,7 +99,7 @@ impl Change {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "most are Rest, and are not kept")]
 pub(crate) enum Verdict {
-    Rest,
+    Nothing,
     /// Nothing is done, and the event says why.
     Refuse(About, Report),
     Write(Step),
@@ -176,7 +176,7 @@ impl About {
         Self::of(Kind::VOLUME, volume.identity.clone(), namespace)
     }
 
-    pub(crate) fn content(content: &Content) -> Self {
+    pub(crate) fn content(content: &SnapshotContent) -> Self {
         let namespace = content.snapshot.namespace();
         Self::of(Kind::CONTENT, content.identity.clone(), namespace)
     }

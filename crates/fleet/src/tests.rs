@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use crate::Cli;
 use crate::due::Due;
-use crate::objects::{Capacity, Claim, Class, Content, Node, Snapshot, Volume};
+use crate::objects::{Capacity, Claim, Class, Node, Snapshot, SnapshotContent, Volume};
 use crate::report::Report;
 use crate::round::Memory;
 use crate::settings::{Delays, Functions, Settings};
@@ -177,7 +177,7 @@ impl World {
                 "volumeSnapshotRef": {"namespace": "shop", "name": "snap", "uid": "uid-snap"}},
             "status": {"snapshotHandle": handle, "readyToUse": true}});
         merge(&mut content, other);
-        let content = Content::read(object(&content), &self.driver).unwrap();
+        let content = SnapshotContent::read(object(&content), &self.driver).unwrap();
         let name = content.identity.name.clone();
         self.view.contents.insert(name, content);
     }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::answer::Page;
 use crate::difference::Difference;
 use crate::objects::{
-    Cache, Capacity, Claim, Class, Content, DriverSet, Key, Machine, Node, Pod, Registration,
-    Snapshot, Volume,
+    Cache, Capacity, Claim, Class, DriverSet, Key, Machine, Node, Pod, Registration, Snapshot,
+    SnapshotContent, Volume,
 };
 use crate::settings::Delays;
 use crate::wire::Kind;
@@ -23,7 +23,7 @@ pub(crate) struct View {
     pub(crate) classes: Cache<String, Class>,
     pub(crate) capacities: Cache<Key, Capacity>,
     pub(crate) snapshots: Cache<Key, Snapshot>,
-    pub(crate) contents: Cache<String, Content>,
+    pub(crate) contents: Cache<String, SnapshotContent>,
     /// The pods of the driver.
     pub(crate) pods: Cache<Key, Pod>,
     /// The names of objects that cannot be read, by the plural of their kind.
@@ -36,7 +36,7 @@ pub(crate) struct View {
     pub(crate) pages: BTreeMap<String, Page>,
     /// Whether the pages have been read. Without the key they never are.
     pub(crate) pages_read: bool,
-    /// The differences that the last two looks show.
+    /// The differences that the last two comparisons show.
     pub(crate) differences: Vec<Difference>,
     /// When the last comparison was.
     pub(crate) compared: Option<Instant>,
@@ -61,7 +61,7 @@ impl View {
     }
 
     /// The differences whose object is still the one that was compared.
-    pub(crate) fn standing(&self) -> impl Iterator<Item = &Difference> {
+    pub(crate) fn current_differences(&self) -> impl Iterator<Item = &Difference> {
         self.differences.iter().filter(|difference| {
             let object = &difference.about.object;
             let found = match difference.about.kind {

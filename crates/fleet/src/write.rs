@@ -15,7 +15,7 @@ use objects::{DriverArgs, NodeName};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::api::{PATIENCE, Server, Unconfirmed};
+use crate::api::{Server, TIMEOUT, Unconfirmed};
 use crate::live::Shared;
 use crate::objects::{DELETE, Identity, MANAGED_BY, RELEASED, RETAIN, SELECTED_NODE};
 use crate::reader::Reader;
@@ -242,7 +242,7 @@ impl fmt::Display for Change {
 
 /// Waits for a write; without success, also returns the reason.
 async fn finish<T>(write: impl Future<Output = kube::Result<T>>) -> (Outcome, String) {
-    match timeout(PATIENCE, write).await {
+    match timeout(TIMEOUT, write).await {
         Ok(Ok(_)) => (Outcome::Done, String::new()),
         Ok(Err(error)) => {
             let outcome = match &error {

@@ -14,6 +14,6 @@ pub use guard::{GuardedDir, open_guarded};
 pub use interface::{Mountable, Mounter, Prepared, Shown, Tidied};
 pub use kernel::KernelMounter;
 pub use options::{Atime, MountOptions};
-pub use table::{MountEntry, MountTable, MountWatch, Place};
+pub use table::{FsPath, MountEntry, MountTable, MountWatch};
 pub use target::{Found, Target};
 pub use users::{OpenFiles, Used, User, Users, UsersUnknown, find_user};

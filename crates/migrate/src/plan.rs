@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use linux::mount::MountOptions;
-use objects::manifest::{self, ClaimRef, Place};
+use objects::manifest::{self, ClaimRef, DriverNode};
 use objects::script::printable;
 use objects::{Bytes, MAX_FIELD_BYTES, ObjectId, ReclaimPolicy, VolumeId, VolumeName, quantity};
 use uuid::Uuid;
@@ -403,7 +403,7 @@ impl Facts<'_> {
             name: self.old_name().to_owned(),
             labels: self.volume.object.metadata.labels.clone(),
             handle: self.handle.to_string(),
-            place: Place {
+            place: DriverNode {
                 driver: options.common.driver.driver_name.clone(),
                 topology_key: options.common.driver.topology_key.clone(),
                 node,

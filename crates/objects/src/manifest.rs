@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::{Bytes, NodeName, ReclaimPolicy};
 
 pub use kinds::{
-    Claim, ClaimMode, ClaimRef, Container, Content, Document, Metadata, Object, PodSpec, VolumeSpec,
+    Claim, ClaimMode, ClaimRef, Container, Document, Metadata, Object, PodSpec, SnapshotContent,
+    VolumeSpec,
 };
 use kinds::{SnapshotRef, Source};
 
@@ -24,7 +25,7 @@ const MAX_LABEL: usize = 63;
 
 /// The driver and the node of volumes and snapshots.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct DriverNode {
     pub driver: String,
     pub topology_key: String,
     pub node: NodeName,
@@ -36,7 +37,7 @@ pub struct Volume {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub handle: String,
-    pub place: Place,
+    pub place: DriverNode,
     pub claim: ClaimRef,
     pub capacity: Bytes,
     pub modes: Vec<ClaimMode>,
@@ -134,7 +135,7 @@ pub struct SnapshotOf {
     pub namespace: String,
     pub name: String,
     pub handle: String,
-    pub place: Place,
+    pub place: DriverNode,
     pub is_device: bool,
 }
 
@@ -151,7 +152,7 @@ impl SnapshotOf {
                 labels: [(MANAGED_BY.to_owned(), node)].into(),
                 ..Metadata::default()
             },
-            spec: Content {
+            spec: SnapshotContent {
                 driver: self.place.driver.clone(),
                 deletion_policy: ReclaimPolicy::Retain,
                 source: json!({ "snapshotHandle": self.handle }),
@@ -172,7 +173,10 @@ impl SnapshotOf {
             },
             spec: json!({ "source": { "volumeSnapshotContentName": self.content } }),
         };
-        [Document::Content(content), Document::Snapshot(snapshot)]
+        [
+            Document::SnapshotContent(content),
+            Document::Snapshot(snapshot),
+        ]
     }
 }
 

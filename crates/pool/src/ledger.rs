@@ -41,7 +41,7 @@ use crate::disk::unavailable::Unavailable;
 use crate::ledger::free_space::{FreeSpace, Policy};
 use crate::ledger::index::{Index, Lookup, Resource};
 use crate::ledger::kept::{Cause, Ended, EndedEarly};
-use crate::ledger::reservations::{Demand, Empty, Held, Measurement, Reservations, Standing};
+use crate::ledger::reservations::{Demand, Empty, Held, Measurement, MemberSpace, Reservations};
 use crate::ledger::status::PoolStatus;
 
 #[derive(Debug)]
@@ -244,12 +244,12 @@ impl PoolState {
 /// The serving time.
 impl PoolState {
     /// The time for which servers have served the pool, in milliseconds.
-    pub(super) fn served(&self) -> u64 {
+    pub(super) fn serving_time(&self) -> u64 {
         self.lock().served.now()
     }
 
     /// The serving time of a deletion, which is later than that of each before.
-    pub(super) fn served_at_deletion(&self) -> u64 {
+    pub(super) fn serving_time_of_deletion(&self) -> u64 {
         let served = &mut self.lock().served;
         served.deleted = served.now().max(served.deleted.saturating_add(1));
         served.deleted
@@ -261,7 +261,7 @@ impl PoolState {
         state.served.now().saturating_sub(state.served.recorded)
     }
 
-    pub(super) fn recorded_served(&self, milliseconds: u64) {
+    pub(super) fn record_serving_time(&self, milliseconds: u64) {
         self.lock().served.recorded = milliseconds;
     }
 }
@@ -592,16 +592,16 @@ impl PoolState {
         self.lock().reservations.end(held);
     }
 
-    /// As `Pool::standing`, by the policy of a disk.
-    pub(super) fn standing(
+    /// As `Pool::member_space`, by the policy of a disk.
+    pub(super) fn member_space(
         &self,
         whole: bool,
         policy: impl Fn(&Disk) -> Policy,
-    ) -> Option<Standing> {
+    ) -> Option<MemberSpace> {
         let state = self.lock();
         let policy = policy(state.disk.as_ref().ok()?);
         let reservations = &state.reservations;
-        Some(reservations.standing(&state.index, whole, &policy))
+        Some(reservations.member_space(&state.index, whole, &policy))
     }
 
     pub(super) fn empty(&self) -> Option<Empty> {

@@ -25,8 +25,8 @@ pub use disk::enforcement::{Unenforced, quoted, said_at_init};
 pub use disk::entry::{Entry, SnapshotEntry, claims, read_entry, read_kept};
 pub use disk::error::{Busy, Error, Result};
 pub use disk::kept::{KeptEntry, KeptName};
+pub use disk::known_pools::KnownPools;
 pub use disk::marker::{Marker, NewPool};
-pub use disk::memory::Memory;
 pub use disk::open::Disk;
 pub use disk::options::{Overcommit, PoolOptions, Reserve};
 pub use disk::protection::Exposed;
@@ -41,7 +41,7 @@ pub use disk::space::Space;
 pub use disk::trash::TrashEntry;
 pub use disk::unavailable::Unavailable;
 pub use disk::unfinished::UnfinishedCopy;
-pub use disk::{incoming, layout, path, record};
+pub use disk::{imports, layout, path, record};
 pub use ledger::PoolState;
 pub use ledger::free_space::{FreeSpace, Others, Policy};
 pub use ledger::index::{Index, Lookup, Resource, Sums};
@@ -60,7 +60,7 @@ pub use op::health::{Condition, Impairment};
 pub use op::init::{Wanted, count_limited, enable_quota, init, open_root};
 pub use op::kept::{Deletion, Kept, Purge};
 pub use op::limits::{
-    Ledger, LimitState, QuotaConflict, READ_LIMITS, described, examine, recorded,
+    LimitState, QuotaConflict, READ_LIMITS, RecordedLimits, described, examine, recorded,
 };
 pub use op::load::{images, load};
 pub use op::moving::HandOver;
@@ -68,6 +68,6 @@ pub use op::pool::Pool;
 pub use op::progress::{Advance, Unit};
 pub use op::protection::exposed;
 pub use op::reservation::{Expected, Reservation};
-pub use op::trash::reclaimer::{STOP_PATIENCE, Trash};
+pub use op::trash::reclaimer::{STOP_TIMEOUT, Trash};
 pub use op::work::Work;
 pub use op::works::CALLS_AT_ONCE;

@@ -359,7 +359,7 @@ fn unused_devices_are_removed_and_those_of_others_are_not() {
         fs::symlink_metadata(&unused).is_err()
     });
     assert_eq!(sys::loop_status(device.as_fd()).unwrap(), before);
-    let strangers = loops::strangers().unwrap();
+    let strangers = loops::foreign_loops().unwrap();
     let own = strangers.iter().find(|stranger| stranger.path == strange);
     assert_eq!(own.unwrap().file, rig.node.path("own"));
     sys::detach_loop(device.as_fd()).unwrap();

@@ -11,13 +11,13 @@ use super::*;
 
 /// A loop device with a file on a filesystem that does not answer. It is detached once the filesystem is
 /// dead.
-struct Stranger {
+struct ForeignLoop {
     number: u32,
     device: Option<File>,
     file: Option<HangingFile>,
 }
 
-impl Stranger {
+impl ForeignLoop {
     /// Attaches a file that is made at this path to a device with at least this number; `None`: FUSE is
     /// missing.
     fn new(first: u32, at: &Path) -> Option<Self> {
@@ -43,7 +43,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for ForeignLoop {
     fn drop(&mut self) {
         self.file = None;
         if let Some(device) = self.device.take() {
@@ -59,7 +59,7 @@ impl Drop for Stranger {
 }
 
 /// Waits for a function, but not for ever.
-fn patiently<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = mpsc::channel();
     std::thread::spawn(move || {
         let _ = done.send(act());
@@ -80,11 +80,11 @@ fn no_call_waits_for_the_device_of_a_stranger() {
     for first in FIRST {
         let mut rig = Rig::new(Disk::new("xfs"));
         let away = rig.node.path("away/disk.img");
-        let Some(_stranger) = Stranger::new(first, &away) else {
+        let Some(_stranger) = ForeignLoop::new(first, &away) else {
             eprintln!("skipped: FUSE is missing");
             return;
         };
-        patiently(move || {
+        in_time(move || {
             let mut request = image("pvc", 300 * MIB);
             // The growth of an ext4 needs CAP_SYS_RESOURCE.
             request.capabilities[0].fs_type = Some("xfs".into());
@@ -122,7 +122,7 @@ fn strangers_are_awaited_at_once() {
     let rig = Rig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let away = |at: usize| rig.node.path(&format!("away-{at}/disk.img"));
-    let strangers = (0..3).map(|at| Stranger::new(FIRST[0], &away(at)));
+    let strangers = (0..3).map(|at| ForeignLoop::new(FIRST[0], &away(at)));
     let Some(strangers) = strangers.collect::<Option<Vec<_>>>() else {
         eprintln!("skipped: FUSE is missing");
         return;
@@ -148,12 +148,12 @@ fn a_stranger_with_the_path_of_an_image_stops_only_that_volume() {
         let target = rig.publish_device(&volume, "pod");
         let directory = rig.file("pvc");
         let directory = directory.strip_prefix(rig.node.pool()).unwrap();
-        let Some(stranger) = Stranger::new(first, &rig.node.path("away").join(directory)) else {
+        let Some(stranger) = ForeignLoop::new(first, &rig.node.path("away").join(directory)) else {
             eprintln!("skipped: FUSE is missing");
             return;
         };
         let device = format!("/dev/loop{}", stranger.number);
-        patiently(move || {
+        in_time(move || {
             rig.start();
             let silent = |outcome: Result<(), Error>| {
                 let refused = outcome.unwrap_err();

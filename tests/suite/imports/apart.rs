@@ -124,7 +124,7 @@ fn the_data_of_the_driver_and_of_pods_is_not_imported() {
         assert!(message.contains(&fragment), "{name}: {message}");
         assert!(message.ends_with("has its data"), "{name}: {message}");
         assert_eq!(code, Code::FailedPrecondition, "{name}");
-        assert_eq!(host.incoming(), [""; 0], "{name}");
+        assert_eq!(host.imports(), [""; 0], "{name}");
         let _ = rustix::mount::unmount(host.node.path("bound"), UnmountFlags::empty());
         host.import().unwrap();
     }
@@ -157,7 +157,7 @@ fn no_volume_is_exported_into_the_data_of_the_driver_or_of_pods() {
         let (code, message) = result(export.run(&Direct(&host.driver))).unwrap_err();
         assert_eq!(code, Code::FailedPrecondition, "{message}");
         assert!(message.contains("has its data; choose"), "{message}");
-        assert_eq!(host.incoming(), [""; 0]);
+        assert_eq!(host.imports(), [""; 0]);
     }
     host.driver.get(&id.to_string()).unwrap();
 }
@@ -187,7 +187,7 @@ fn a_pool_that_is_not_served_is_not_imported() {
             "{message}"
         );
         assert_eq!(code, Code::FailedPrecondition);
-        assert_eq!(host.incoming(), [""; 0]);
+        assert_eq!(host.imports(), [""; 0]);
         let marker = host.old().with_file_name("marker");
         fs::rename(at.join(".rootcellar"), marker).unwrap();
         host.import().unwrap();

@@ -51,7 +51,7 @@ fn a_directory_of_another_disk_is_refused_with_the_way() {
         }
         drop(used);
         assert_tree(&at, "content");
-        assert_eq!(host.incoming(), [""; 0]);
+        assert_eq!(host.imports(), [""; 0]);
         host.import().unwrap();
     }
 }
@@ -78,7 +78,7 @@ fn no_volume_is_exported_to_another_disk() {
     }
     host.driver.get(&id.to_string()).unwrap();
     assert_eq!(names(&elsewhere), [""; 0]);
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
     let new = host.old().with_file_name("new");
     export_to(id, new.clone())
         .run(&Direct(&host.driver))

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use pool::{Memory, PoolOptions, find_id};
+use pool::{KnownPools, PoolOptions, find_id};
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn a_process_that_opens_it_meanwhile_is_found() {
     assert_eq!(code, Code::FailedPrecondition);
     assert!(problem.contains("file open; stop it"), "{problem}");
     assert_tree(&host.old(), "content");
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
     assert!(opens.opened.lock().unwrap().take().is_some());
     host.import().unwrap();
 }
@@ -71,7 +71,7 @@ fn an_import_is_not_answered_with_the_volume_of_another_pool() {
 fn a_cordoned_pool_takes_no_directory() {
     require!(mount_namespace);
     let host = Host::new();
-    let memory = Memory::open(Os::default(), &host.node.path("state")).unwrap();
+    let memory = KnownPools::open(Os::default(), &host.node.path("state")).unwrap();
     let options: PoolOptions = host.node.options()[0].parse().unwrap();
     let id = find_id(&memory, &options).unwrap();
     memory.set_cordoned(&[id], true).unwrap();
@@ -84,7 +84,7 @@ fn a_cordoned_pool_takes_no_directory() {
     }
     drop(used);
     assert_tree(&host.old(), "content");
-    assert_eq!(host.incoming(), [""; 0]);
+    assert_eq!(host.imports(), [""; 0]);
     memory.set_cordoned(&[id], false).unwrap();
     host.import().unwrap();
 }

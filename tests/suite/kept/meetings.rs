@@ -5,7 +5,7 @@ use std::sync::Arc;
 use linux::mount::Users;
 use linux::os::Os;
 use objects::{ObjectId, VolumeId};
-use pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
+use pool::{KnownPools, PoolOptions, Wanted, adopt, find_id, retire};
 use rootcellar::error::Error;
 use rootcellar::volume::{Caller, SourceId};
 use serde_json::Value;
@@ -19,8 +19,8 @@ const ANYWHERE: Wanted = Wanted {
     any_filesystem: true,
 };
 
-fn memory(node: &Node) -> Memory {
-    Memory::open(Os::default(), &node.path("state")).unwrap()
+fn memory(node: &Node) -> KnownPools {
+    KnownPools::open(Os::default(), &node.path("state")).unwrap()
 }
 
 /// A set with the members a and b, of which a has the most free space, and the volume "pvc" with a file on a.

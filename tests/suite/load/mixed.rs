@@ -130,11 +130,11 @@ impl Mixed {
 
     /// Waits until the disks show the objects that the answers allow: an interrupted move ends soon after the start. Then
     /// asserts that the server lists these volumes.
-    async fn settle(&self, server: &Server, clients: &mut [Client]) {
+    async fn complete_move(&self, server: &Server, clients: &mut [Client]) {
         let mut seen = BTreeMap::new();
         let all_allowed = |seen: &mut BTreeMap<_, _>, clients: &mut [Client]| {
             *seen = self.pools.observe();
-            clients.iter_mut().all(|client| client.settle(seen))
+            clients.iter_mut().all(|client| client.complete_move(seen))
         };
         let deadline = Instant::now() + support::DEADLINE;
         while !all_allowed(&mut seen, clients) {
@@ -228,7 +228,7 @@ async fn mix(kind: Kind, ends: bool) {
         kills += 1;
         clients = all(working).await;
         server = mixed.serve().await;
-        mixed.settle(&server, &mut clients).await;
+        mixed.complete_move(&server, &mut clients).await;
         report.say(|| format!("{test}: {kills} kills, {tally:?}"));
     }
     let mut made = BTreeMap::new();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use linux::os::Os;
 use objects::{ObjectId, PoolId};
-use pool::{Memory, PoolOptions, Wanted, adopt, find_id, retire};
+use pool::{KnownPools, PoolOptions, Wanted, adopt, find_id, retire};
 use rootcellar::volume::{CreateRequest, ExpandRequest, SourceId};
 
 use super::{
@@ -16,8 +16,8 @@ use support::picture::with_times;
 use support::{Fakes, NODE, Node, publish, require, snapshot};
 
 /// The memory as a command opens it.
-fn memory(node: &Node) -> Memory {
-    Memory::open(Os::default(), &node.path("state")).unwrap()
+fn memory(node: &Node) -> KnownPools {
+    KnownPools::open(Os::default(), &node.path("state")).unwrap()
 }
 
 /// Cordons a member, as `pool cordon` does beside the server, or ends that; returns its id.

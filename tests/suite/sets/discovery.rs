@@ -4,7 +4,7 @@ use std::process::Command;
 
 use linux::os::Os;
 use objects::ObjectId;
-use pool::{Memory, retire};
+use pool::{KnownPools, retire};
 
 use super::{
     Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, Unavailable, assert_code, capacity,
@@ -125,7 +125,7 @@ fn a_retired_member_leaves_the_set() {
     let volume = node.volumes().create(&create("v", 8 * MIB)).unwrap();
     node.unmount("b");
     let driver = node.volumes();
-    let memory = Memory::open(Os::default(), &node.path("state")).unwrap();
+    let memory = KnownPools::open(Os::default(), &node.path("state")).unwrap();
     retire(&memory, volume.id.pool()).unwrap();
     driver.check_pools();
     driver.discover().unwrap();

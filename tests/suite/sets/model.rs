@@ -14,7 +14,7 @@ use proptest::prop_oneof;
 use proptest::sample::select;
 use rustix::fs::{FallocateFlags, fallocate};
 
-use pool::{Memory, Pool, retire};
+use pool::{KnownPools, Pool, retire};
 use rootcellar::volume::MEMBER_WAIT;
 
 use super::{
@@ -285,7 +285,7 @@ impl World {
     }
 
     fn retire(&mut self, m: usize) {
-        let memory = Memory::open(Os::default(), &self.node.path("state")).unwrap();
+        let memory = KnownPools::open(Os::default(), &self.node.path("state")).unwrap();
         let retired = retire(&memory, self.ids[m]);
         let member = &mut self.model.members[m];
         assert_eq!(retired.is_ok(), member.retired || !member.mounted);

@@ -16,7 +16,7 @@ use linux::mount::Users;
 use linux::os::Os;
 use linux::quota::{self, Enforcement, Quota, Quotas};
 use objects::{ObjectId, PoolId, PoolName, VolumeId};
-use pool::{Memory, retire};
+use pool::{KnownPools, retire};
 use rootcellar::error::{Error, Refusal};
 use rootcellar::volume::{Caller, ExpandRequest, Moved, Settings, SourceId, Volume};
 use serde_json::Value;
@@ -161,8 +161,8 @@ fn impatient(node: &MemorySet) -> Running {
     node.volumes_with(settings, &Fakes::default())
 }
 
-fn memory(node: &MemorySet) -> Memory {
-    Memory::open(Os::default(), &node.path("state")).unwrap()
+fn memory(node: &MemorySet) -> KnownPools {
+    KnownPools::open(Os::default(), &node.path("state")).unwrap()
 }
 
 fn code_of(error: &rootcellar::error::Error) -> Code {

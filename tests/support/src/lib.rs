@@ -50,8 +50,8 @@ use linux::quota::{KernelQuotas, Quotas};
 use objects::{AccessMode, Bytes, VolumeName};
 use pool::{Pool, PoolOptions, Unavailable};
 use rootcellar::volume::{
-    Caller, Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PATIENCE, PublishRequest,
-    Seams, Settings, SnapshotClass, SnapshotRequest, Volumes,
+    Caller, Capability, Class, CopyPolicy, CreateRequest, MEMBER_WAIT, PublishRequest, Seams,
+    Settings, SnapshotClass, SnapshotRequest, TIMEOUT, Volumes,
 };
 
 use crate::disk::Disk;
@@ -198,7 +198,7 @@ impl Node {
             // A child just forked by another test still has the lock file open that this test has
             // closed.
             lock_wait: Duration::from_secs(10),
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         }
     }
 
@@ -215,7 +215,7 @@ impl Node {
     /// A driver with these settings, loaded, and these fakes.
     pub fn volumes_with(&self, settings: Settings, fakes: &Fakes) -> Running {
         let settings = Settings {
-            patience: fakes.patience,
+            timeout: fakes.timeout,
             ..settings
         };
         let volumes = Volumes::with_seams(settings, fakes.seams());
@@ -323,7 +323,7 @@ pub struct Fakes {
     pub mounter: Arc<dyn Mounter>,
     pub quotas: Arc<dyn Quotas>,
     /// How long an operation waits for a disk to answer.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for Fakes {
@@ -332,7 +332,7 @@ impl Default for Fakes {
             os: Os::default(),
             mounter: Arc::new(FakeMounter::default()),
             quotas: Arc::new(KernelQuotas),
-            patience: PATIENCE,
+            timeout: TIMEOUT,
         }
     }
 }

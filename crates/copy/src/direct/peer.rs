@@ -242,7 +242,7 @@ pub(super) fn connect(address: &str, secret: &Secret, wait: Duration) -> Result<
 fn call(address: &str, secret: &Secret, until: Instant) -> io::Result<Channel> {
     let mut outcome = Err(io::Error::other("the name has no address"));
     for address in address.to_socket_addrs()? {
-        let time = rest(until.min(Instant::now() + HANDSHAKE))?;
+        let time = time_left(until.min(Instant::now() + HANDSHAKE))?;
         let connected = TcpStream::connect_timeout(&address, time);
         outcome = connected.and_then(|stream| shake_hands(stream, secret, until));
         if outcome.is_ok() {
@@ -271,7 +271,7 @@ fn shake_hands(stream: TcpStream, secret: &Secret, until: Instant) -> io::Result
 fn read_until(mut stream: &TcpStream, buffer: &mut [u8], until: Instant) -> io::Result<()> {
     let mut have = 0;
     while have < buffer.len() {
-        stream.set_read_timeout(Some(rest(until)?))?;
+        stream.set_read_timeout(Some(time_left(until)?))?;
         match stream.read(buffer.get_mut(have..).unwrap_or_default()) {
             Ok(0) => {
                 let problem = "it closed the connection: it has another key, id or version, or another sender";
@@ -289,7 +289,7 @@ fn read_until(mut stream: &TcpStream, buffer: &mut [u8], until: Instant) -> io::
 }
 
 /// The time until then.
-fn rest(until: Instant) -> io::Result<Duration> {
+fn time_left(until: Instant) -> io::Result<Duration> {
     let rest = until.saturating_duration_since(Instant::now());
     if rest.is_zero() {
         return Err(ErrorKind::TimedOut.into());

@@ -14,7 +14,7 @@ fn a_damaged_copy_is_found() {
     };
     let damages: [(&str, &dyn Fn()); 4] = [
         ("content", &|| {
-            fs::write(two.target().join("file"), "Content").unwrap();
+            fs::write(two.target().join("file"), "ChunkReader").unwrap();
         }),
         ("size", &|| file("file").set_len(3).unwrap()),
         ("hole", &|| {

@@ -72,7 +72,7 @@ pub(crate) enum Data {
 
 /// A `VolumeSnapshotContent` of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Content {
+pub(crate) struct SnapshotContent {
     pub(crate) identity: Identity,
     pub(crate) deleting: bool,
     pub(crate) finalizers: Vec<String>,
@@ -86,13 +86,13 @@ pub(crate) struct Content {
     pub(crate) label: Option<String>,
 }
 
-impl Kept for Content {
+impl Kept for SnapshotContent {
     fn identity(&mut self) -> Option<&mut Identity> {
         Some(&mut self.identity)
     }
 }
 
-impl Content {
+impl SnapshotContent {
     /// The id in the handle of a content of any driver and any form. An object that cannot be used still names its data.
     pub(crate) fn handles(content: &Object) -> impl Iterator<Item = SnapshotId> {
         let paths = [

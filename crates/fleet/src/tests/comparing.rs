@@ -73,13 +73,13 @@ impl World {
         }
     }
 
-    pub(super) fn look(&self) -> Vec<Difference> {
+    pub(super) fn observe(&self) -> Vec<Difference> {
         let found = compare(&self.objects(), &self.view, true);
         agreed(&found.clone(), found)
     }
 
     fn reasons(&self) -> Vec<String> {
-        let look = self.look();
+        let look = self.observe();
         look.iter()
             .map(|found| format!("{} {}", found.node, found.report.reason()))
             .collect()
@@ -215,12 +215,12 @@ fn the_unknown_is_never_missing() {
     let mut world = agreeing();
     let silent = Page::new(world.now, Err("does not answer".into()));
     world.view.pages.insert(HERE.into(), silent);
-    assert!(world.look().is_empty());
+    assert!(world.observe().is_empty());
     let deletion: Value = json!({"status": {"phase": "Released"}, "spec": {"persistentVolumeReclaimPolicy": "Delete"}});
     let mut world = agreeing();
     world.on_page(|page| page.pools[0].volumes.clear());
     world.pv(deletion);
-    assert!(world.look().is_empty(), "its deletion is under way");
+    assert!(world.observe().is_empty(), "its deletion is under way");
 }
 
 /// Pages that may have something unseen.
@@ -311,7 +311,7 @@ fn a_difference_has_an_event_a_metric_and_a_line_without_the_pools_id() {
     world.settings.functions.label = false;
     world.view.volumes.remove("pv");
     world.view.contents.remove("content");
-    world.view.differences = world.look();
+    world.view.differences = world.observe();
     let steps = world.due().steps;
     let notes: Vec<String> = steps
         .iter()

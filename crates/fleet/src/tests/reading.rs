@@ -72,7 +72,7 @@ fn a_malformed_object_is_none_and_hides_no_other() {
         assert!(Volume::read(object(&fields), &world.driver).is_none());
         assert!(Class::read(object(&fields), &world.driver).is_none());
         assert!(Capacity::read(object(&fields), &world.driver).is_none());
-        assert!(Content::read(object(&fields), &world.driver).is_none());
+        assert!(SnapshotContent::read(object(&fields), &world.driver).is_none());
         assert!(Snapshot::read(object(&fields)).is_none());
     }
 }
@@ -117,7 +117,7 @@ fn the_longest_report_fits_an_event() {
             label: long(),
             node: long(),
         },
-        Report::NoRoom {
+        Report::NodeFull {
             class,
             node,
             size,

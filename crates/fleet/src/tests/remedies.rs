@@ -62,7 +62,7 @@ impl World {
     }
 
     fn notes(&self) -> Vec<(String, String)> {
-        let look = self.look();
+        let look = self.observe();
         look.iter()
             .map(|found| (found.node.clone(), found.report.to_string()))
             .collect()
@@ -311,7 +311,7 @@ fn a_difference_is_not_repeated_about_another_object() {
     let mut world = gone();
     world.settings.functions.steer = false;
     world.settings.functions.label = false;
-    world.view.differences = world.look();
+    world.view.differences = world.observe();
     world.view.compared = Some(world.now);
     assert_eq!(world.steps(), ["PersistentVolumeWithoutVolume"]);
     let again = |world: &mut World| world.after(31 * 60).steps();
@@ -328,7 +328,7 @@ fn a_difference_is_not_repeated_about_another_object() {
         "no comparison was good since"
     );
     let mut world = gone();
-    world.view.differences = world.look();
+    world.view.differences = world.observe();
     world.view.compared = Some(world.now);
     world.after(29 * 60);
     world

@@ -113,10 +113,10 @@ fn a_volume_that_a_pool_without_configuration_may_have_is_not_lost() {
             page.unserved.clone_from(&unserved);
         });
         assert!(world.wait(10).is_empty(), "{unserved:?}");
-        assert!(world.look().is_empty(), "{unserved:?}");
+        assert!(world.observe().is_empty(), "{unserved:?}");
         world.page(HERE, |page| page.retired = vec![id, dropped]);
         assert_eq!(world.wait(7), ["ReleaseSoon", "retain pv"]);
-        assert!(!world.look().is_empty(), "it was retired");
+        assert!(!world.observe().is_empty(), "it was retired");
     }
     let mut world = lost();
     let id = world.pool;
@@ -126,9 +126,9 @@ fn a_volume_that_a_pool_without_configuration_may_have_is_not_lost() {
         serves(page);
         page.unserved = Some(vec![dropped]);
     });
-    assert!(world.look().is_empty(), "it may have been moved");
+    assert!(world.observe().is_empty(), "it may have been moved");
     world.page(HERE, serves);
-    assert!(!world.look().is_empty(), "no pool may have it");
+    assert!(!world.observe().is_empty(), "no pool may have it");
 }
 
 /// Proves: F10.

@@ -7,8 +7,8 @@
 //! Each attached file gets a new device, because a pod may keep the node of its own.
 
 mod device;
-mod patience;
 mod sysfs;
+mod timeout;
 
 use std::io::{self};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,12 +26,12 @@ use crate::sys;
 
 pub use device::Loop;
 use device::{DEVICES, open, open_node};
-use patience::{ask, ask_all, patiently};
 pub use sysfs::Number;
 use sysfs::{
     NUMBERS, devices, file_in_sysfs, has_same_end, images, is_image, is_occupant, is_shortage,
     name_of,
 };
+use timeout::{ask, ask_all, in_time};
 
 pub(super) use sysfs::own_number;
 pub use sysfs::{of_node, undeleted};
@@ -108,7 +108,7 @@ pub fn all() -> Result<Vec<(Number, FileId)>, Errno> {
 
 /// The devices of the driver whose file has the name of an image, and the identity of the file. A device that
 /// does not answer is left out.
-pub fn own_images() -> Result<Vec<(Stranger, FileId)>, Errno> {
+pub fn own_images() -> Result<Vec<(ForeignLoop, FileId)>, Errno> {
     let mut own = images()?;
     own.retain(|(name, _)| own_number(name).is_some());
     let found = identified(own)?.into_iter();
@@ -116,13 +116,15 @@ pub fn own_images() -> Result<Vec<(Stranger, FileId)>, Errno> {
 }
 
 /// Identifies the files of devices, each given by its path.
-fn identified(devices: Vec<(String, PathBuf)>) -> Result<Vec<(Stranger, Number, FileId)>, Errno> {
+fn identified(
+    devices: Vec<(String, PathBuf)>,
+) -> Result<Vec<(ForeignLoop, Number, FileId)>, Errno> {
     let mut found = Vec::new();
     for (name, file, answer) in ask_all(devices, |device: Loop, id| (device.device, id)) {
         match answer {
             Ok((number, id)) => {
                 let path = Path::new(DEVICES).join(name);
-                found.push((Stranger { path, file }, number, id));
+                found.push((ForeignLoop { path, file }, number, id));
             }
             Err(errno) if is_shortage(errno) => return Err(errno),
             Err(_) => {}
@@ -193,7 +195,7 @@ pub fn remove(name: &str) -> Result<(), Errno> {
         return Ok(());
     };
     let own = name.to_owned();
-    let removed = patiently(name, move || {
+    let removed = in_time(name, move || {
         if file_in_sysfs(&own)?.as_deref().is_some_and(is_occupant) {
             open(&own, OFlags::RDONLY)?.detach()?;
         }
@@ -210,7 +212,7 @@ pub fn detach(device: Number) -> Result<(), PathFault> {
             return Ok(());
         }
         let own = name.clone();
-        patiently(&name, move || match file_in_sysfs(&own)? {
+        in_time(&name, move || match file_in_sysfs(&own)? {
             Some(file) if is_image(&file) => open(&own, OFlags::RDONLY)?.detach(),
             _ => Ok(()),
         })
@@ -248,7 +250,7 @@ pub fn occupy(name: &str) -> Result<Option<Loop>, Errno> {
         return Ok(None);
     }
     let own = name.to_owned();
-    let occupied = patiently(name, move || {
+    let occupied = in_time(name, move || {
         let device = open(&own, OFlags::RDWR)?;
         if !file_in_sysfs(&own)?.as_deref().is_some_and(is_occupant) {
             let file = rustix::fs::memfd_create(OCCUPANT, MemfdFlags::CLOEXEC)?;
@@ -262,7 +264,7 @@ pub fn occupy(name: &str) -> Result<Option<Loop>, Errno> {
 /// A device of the driver that shows a file of somebody else: of a pod, or of a program that asked for any
 /// free device after a pod had detached its own. Therefore the driver does not detach it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stranger {
+pub struct ForeignLoop {
     /// Its path below `/dev`.
     pub path: PathBuf,
     /// The path of the file, as sysfs shows it.
@@ -270,13 +272,13 @@ pub struct Stranger {
 }
 
 /// The devices that show files of others. A file with the name of an image may be another driver's.
-pub fn strangers() -> Result<Vec<Stranger>, Errno> {
+pub fn foreign_loops() -> Result<Vec<ForeignLoop>, Errno> {
     let devices = devices()?.into_iter();
     let own = devices.filter(|(name, _)| own_number(name).is_some());
     let strangers = own.filter_map(|(name, file)| {
         let path = Path::new(DEVICES).join(name);
         let file = file.filter(|file| !is_image(file) && !is_occupant(file))?;
-        Some(Stranger { path, file })
+        Some(ForeignLoop { path, file })
     });
     Ok(strangers.collect())
 }
@@ -306,7 +308,7 @@ fn control() -> Result<OwnedFd, Errno> {
 /// The block device that a loop device shows; `None` if it shows a file or nothing.
 pub(super) fn device_below(name: &str) -> Result<Option<Number>, Errno> {
     let own = name.to_owned();
-    let status = patiently(name, move || {
+    let status = in_time(name, move || {
         sys::loop_status(open(&own, OFlags::RDONLY)?.file.as_fd())
     });
     match status {

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::fault::PathFault;
-use crate::image::loops::{self, Loop, Stranger};
+use crate::image::loops::{self, ForeignLoop, Loop};
 use crate::image::{Allocation, Format, Owner};
 use crate::os::{self, FileId, Status};
 
@@ -100,7 +100,7 @@ pub struct Prepared {
 pub struct Tidied {
     /// Those with an empty file, because a mount shows the node of a number that was free.
     pub occupied: Vec<Loop>,
-    pub strangers: Vec<Stranger>,
+    pub strangers: Vec<ForeignLoop>,
 }
 
 pub trait Mounter: Send + Sync + fmt::Debug {
@@ -207,7 +207,7 @@ pub trait Mounter: Send + Sync + fmt::Debug {
                 }
             }
         }
-        let strangers = loops::strangers()?;
+        let strangers = loops::foreign_loops()?;
         Ok(Tidied {
             occupied,
             strangers,

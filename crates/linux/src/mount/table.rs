@@ -32,14 +32,14 @@ pub struct MountEntry {
 
 /// The position of a directory in its filesystem, and its mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FsPath {
     pub mount: MountEntry,
     /// The path from the filesystem's root.
     pub path: PathBuf,
     pub is_mount_root: bool,
 }
 
-impl Place {
+impl FsPath {
     /// Whether the mount begins at the filesystem's root.
     pub fn mounts_whole_filesystem(&self) -> bool {
         self.mount.root == Path::new("/")
@@ -65,7 +65,7 @@ impl MountTable {
         Self { entries }
     }
 
-    pub fn place_of(&self, directory: impl AsFd) -> std::io::Result<Place> {
+    pub fn place_of(&self, directory: impl AsFd) -> std::io::Result<FsPath> {
         let status = os::status(&directory)?;
         let path = os::path_of(&directory)?;
         let unknown = || std::io::Error::other(format!("no mount shows {}", path.display()));
@@ -74,14 +74,14 @@ impl MountTable {
         let entry = entry.ok_or_else(unknown)?;
         let below = path.strip_prefix(&entry.mount_point);
         let below = below.map_err(|_| unknown())?;
-        Ok(Place {
+        Ok(FsPath {
             mount: entry.clone(),
             path: entry.root.join(below),
             is_mount_root: status.is_mount_root,
         })
     }
 
-    pub fn place_at(&self, path: &Path) -> std::io::Result<Place> {
+    pub fn place_at(&self, path: &Path) -> std::io::Result<FsPath> {
         self.place_of(os::open_path(path)?)
     }
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::fault::PathFault;
 use crate::os::{self, FileId};
 
-use super::table::{MountEntry, MountTable, Place};
+use super::table::{FsPath, MountEntry, MountTable};
 
 /// Whether the processes that use a directory are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,7 +96,7 @@ pub enum UsersUnknown {
 /// A directory that processes may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Used<'a> {
-    pub place: &'a Place,
+    pub place: &'a FsPath,
     /// Its path on the host. Every process sees a mount there, so that is no sign of use.
     pub path: Option<&'a Path>,
 }
@@ -250,7 +250,7 @@ fn list(process: &Path, dir: PathBuf) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Whether a path in a process's own mount namespace is in the directory at a place.
-fn is_below(file: &Path, table: &MountTable, place: &Place) -> bool {
+fn is_below(file: &Path, table: &MountTable, place: &FsPath) -> bool {
     let mounts = table.entries.iter();
     let above = mounts.filter(|entry| file.starts_with(&entry.mount_point));
     // Of several mounts at one path, the last one is visible.

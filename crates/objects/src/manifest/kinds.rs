@@ -14,7 +14,7 @@ use crate::{AccessMode, ReclaimPolicy};
 pub enum Document {
     Volume(Box<Object<VolumeSpec>>),
     Claim(Object<Claim>),
-    Content(Object<Content>),
+    SnapshotContent(Object<SnapshotContent>),
     Snapshot(Object<Value>),
     Pod(Object<PodSpec>),
 }
@@ -103,7 +103,7 @@ pub struct Claim {
 /// The `spec` of a `VolumeSnapshotContent`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Content {
+pub struct SnapshotContent {
     pub driver: String,
     pub deletion_policy: ReclaimPolicy,
     pub source: Value,

@@ -13,7 +13,7 @@ fn volume(name: &str) -> Volume {
         name: name.into(),
         labels: BTreeMap::new(),
         handle: "v1-a-b".into(),
-        place: Place {
+        place: DriverNode {
             driver: "csi.rootcellar.dev".into(),
             topology_key: "topology.rootcellar.dev/node".into(),
             node: "n1".parse().unwrap(),

@@ -8,17 +8,17 @@ use linux::quota::Quotas;
 use objects::NodeName;
 
 use crate::disk::claims::Claims;
-use crate::disk::memory::Memory;
+use crate::disk::known_pools::KnownPools;
 
 #[derive(Debug, Clone)]
 pub struct Context {
     pub node: NodeName,
     pub os: Os,
     pub quotas: Arc<dyn Quotas>,
-    pub memory: Arc<Memory>,
+    pub known_pools: Arc<KnownPools>,
     /// The devices of the filesystems that the node itself needs.
     pub root_devices: Vec<(u32, u32)>,
     pub claims: Arc<Claims>,
     /// The time after which a disk counts as silent.
-    pub patience: Duration,
+    pub timeout: Duration,
 }

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use linux::filesystem::Filesystem;
-use linux::mount::Place;
+use linux::mount::FsPath;
 use linux::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 use rustix::io::Errno;
 
@@ -23,7 +23,7 @@ impl Unenforced {
         filesystem: Filesystem,
         root: BorrowedFd<'_>,
         path: &Path,
-        place: &Place,
+        place: &FsPath,
     ) -> Result<Option<Self>, Errno> {
         if quota.enforcement() != Enforcement::None {
             return Ok(None);
@@ -65,7 +65,7 @@ pub fn quoted(path: &Path) -> String {
 }
 
 /// The way to make a filesystem enforce sizes.
-fn remedy(lack: MissingQuota, path: &Path, place: &Place) -> String {
+fn remedy(lack: MissingQuota, path: &Path, place: &FsPath) -> String {
     let pool = quoted(path);
     match lack {
         MissingQuota::Unknown => "use XFS, ext4 or btrfs if sizes must be enforced".to_owned(),
@@ -82,7 +82,7 @@ fn remedy(lack: MissingQuota, path: &Path, place: &Place) -> String {
 }
 
 /// Unmounting and mounting with prjquota, because a remount does not enable it.
-fn mount_again(place: &Place, meanwhile: Option<&str>) -> String {
+fn mount_again(place: &FsPath, meanwhile: Option<&str>) -> String {
     let device = quoted(&place.mount.source);
     let before = meanwhile.map(|command| format!("{command} {device}"));
     if place.mount.mount_point == Path::new("/") {
@@ -116,8 +116,8 @@ mod tests {
     use super::*;
     use linux::mount::MountEntry;
 
-    fn place(mount_point: &str, whole: bool) -> Place {
-        Place {
+    fn place(mount_point: &str, whole: bool) -> FsPath {
+        FsPath {
             mount: MountEntry {
                 id: 1,
                 device: (8, 16),

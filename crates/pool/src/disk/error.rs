@@ -108,7 +108,7 @@ impl From<Error> for Unavailable {
         let fault = errno.map(|errno| Fault::new("read or write the state directory", errno));
         match fault.filter(Fault::is_shortage) {
             Some(fault) => Self::Shortage(fault),
-            None => Self::Memory(error.to_string()),
+            None => Self::KnownPools(error.to_string()),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use linux::fault::{Fault, InContext};
 use linux::filesystem::{self, Filesystem};
-use linux::mount::{GuardedDir, MountEntry, Place};
+use linux::mount::{FsPath, GuardedDir, MountEntry};
 use linux::os::{self, At, FileId};
 use linux::quota::{Enforcement, Quota};
 use linux::sync::lock;
@@ -49,7 +49,7 @@ const MUCH_GROWN: u64 = 64;
 #[derive(Debug)]
 pub struct Disk {
     pub id: PoolId,
-    pub place: Place,
+    pub place: FsPath,
     pub filesystem: Filesystem,
     pub quota: Arc<dyn Quota>,
     pub(crate) context: Context,
@@ -126,10 +126,11 @@ impl Disk {
         disk.make_placeholders()?;
         disk.recover(&options.path)?;
         disk.keep_spare(options)?;
-        // Only now is a marker durable that a killed driver left in sight: remembered any earlier,
-        // it might be lost and missed for ever.
+        // A marker that a killed driver left is durable only now. If it were remembered earlier,
+        // it might be lost and missed permanently.
         let is_member = options.name.member().is_some();
-        let remembered = context.memory.remember(&options.path, disk.id, is_member);
+        let known = &context.known_pools;
+        let remembered = known.remember(&options.path, disk.id, is_member);
         if remembered? {
             Ok(disk)
         } else {
@@ -247,7 +248,7 @@ impl Disk {
         if entries > 0 {
             tracing::info!(entries, "cleared staging");
         }
-        self.clear_incoming(path)?;
+        self.clear_imports(path)?;
         self.sync()
     }
 

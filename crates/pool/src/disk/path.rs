@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linux::fault::{Fault, InContext};
 use linux::filesystem::{self, Filesystem};
 use linux::image::below;
-use linux::mount::{self, GuardedDir, MountTable, Place};
+use linux::mount::{self, FsPath, GuardedDir, MountTable};
 use linux::os;
 use objects::{NodeName, PoolId};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
@@ -17,9 +17,9 @@ use rustix::io::Errno;
 use crate::disk::claims::Claims;
 use crate::disk::context::Context;
 use crate::disk::enforcement::said_at_init;
+use crate::disk::known_pools::KnownPools;
 use crate::disk::layout;
 use crate::disk::marker::{self, Marker};
-use crate::disk::memory::Memory;
 use crate::disk::options::PoolOptions;
 use crate::disk::unavailable::Unavailable;
 
@@ -50,10 +50,10 @@ pub fn open_mounted(path: &Path, required: bool) -> Result<(OwnedFd, os::Status)
 pub(crate) fn inspect_path(
     options: &PoolOptions,
     context: &Context,
-) -> Result<(OwnedFd, Place, Filesystem), Unavailable> {
+) -> Result<(OwnedFd, FsPath, Filesystem), Unavailable> {
     // The directory of a member is a mount point, which exists.
     let may_make = options.init && options.name.member().is_none();
-    if may_make && context.memory.recall(&options.path)?.is_none() {
+    if may_make && context.known_pools.recall(&options.path)?.is_none() {
         marker::make_directory(&context.os, &options.path)?;
     }
     let (at, _) = open_mounted(&options.path, options.require_mount)?;
@@ -91,8 +91,8 @@ pub(crate) fn check_own_directories(at: &OwnedFd) -> Result<(), Unavailable> {
 
 /// The mount of a pool, as the mount table shows it.
 pub fn find_mount(
-    find: impl FnOnce(&MountTable) -> io::Result<Place>,
-) -> Result<Place, Unavailable> {
+    find: impl FnOnce(&MountTable) -> io::Result<FsPath>,
+) -> Result<FsPath, Unavailable> {
     let place = MountTable::read().and_then(|table| find(&table));
     place.map_err(|error| Unavailable::Io {
         what: "find the pool's mount".into(),
@@ -140,13 +140,13 @@ pub(crate) fn check_devices(root: &GuardedDir, filesystem: Filesystem) -> Result
     own.map_or(Ok(()), |device| Err(Unavailable::OnVolume { device }))
 }
 
-/// Reads the marker and compares it with the memory; makes the pool if the options say so.
+/// Reads the marker and compares it with the known pools; makes the pool if the options say so.
 pub(crate) fn find_marker(
     options: &PoolOptions,
     context: &Context,
     root: &GuardedDir,
 ) -> Result<Marker, Unavailable> {
-    let remembered = context.memory.recall(&options.path)?;
+    let remembered = context.known_pools.recall(&options.path)?;
     let marker = match (Marker::read(root)?, remembered) {
         (Some(marker), _) => marker,
         (None, Some(remembered)) => return Err(Unavailable::MarkerLost { remembered }),
@@ -158,12 +158,12 @@ pub(crate) fn find_marker(
         }
         (None, None) => return Err(Unavailable::Unmarked),
     };
-    let (memory, node) = (Some(&*context.memory), Some(&context.node));
+    let (known_pools, node) = (Some(&*context.known_pools), Some(&context.node));
     identify(
         marker.id,
         &marker.node,
         options,
-        memory,
+        known_pools,
         node,
         &context.claims,
     )?;
@@ -176,11 +176,11 @@ pub fn identify(
     found: PoolId,
     owner: &NodeName,
     options: &PoolOptions,
-    memory: Option<&Memory>,
+    known_pools: Option<&KnownPools>,
     node: Option<&NodeName>,
     claims: &Claims,
 ) -> Result<(), Unavailable> {
-    let remembered = memory.map(|memory| memory.recall(&options.path));
+    let remembered = known_pools.map(|known_pools| known_pools.recall(&options.path));
     let remembered = remembered.transpose()?.flatten();
     if let Some(remembered) = remembered.filter(|remembered| *remembered != found) {
         return Err(Unavailable::Swapped { found, remembered });
@@ -190,8 +190,8 @@ pub fn identify(
         return Err(Unavailable::Foreign { found, node });
     }
     claims.id(found, &options.name)?;
-    match memory {
-        Some(memory) if memory.is_retired(found)? => Err(Unavailable::Retired { found }),
+    match known_pools {
+        Some(known_pools) if known_pools.is_retired(found)? => Err(Unavailable::Retired { found }),
         _ => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use linux::os;
 use objects::{Invalid, PoolName};
 
 use crate::disk::error::Result;
-use crate::disk::memory::Memory;
+use crate::disk::known_pools::KnownPools;
 use crate::disk::options::{PoolOptions, needs_value, set_each, split};
 
 /// The flag that errors name.
@@ -158,9 +158,9 @@ pub fn part_mounts(sets: &[PoolSet], table: &MountTable) -> Vec<PartMount> {
 pub fn members(
     sets: &[PoolSet],
     table: &MountTable,
-    memory: Option<&Memory>,
+    known_pools: Option<&KnownPools>,
 ) -> Result<Vec<Member>> {
-    let remembered = memory.map_or(Ok(Vec::new()), Memory::paths)?;
+    let remembered = known_pools.map_or(Ok(Vec::new()), KnownPools::paths)?;
     let mut paths = BTreeSet::new();
     let mut members = Vec::new();
     for set in sets {

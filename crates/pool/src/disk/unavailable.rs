@@ -65,7 +65,7 @@ pub enum Unavailable {
     Twin { id: PoolId, with: PoolName },
     /// The state directory does not say which pool the path held.
     #[error("the state directory does not show which pool its path held: {0}")]
-    Memory(String),
+    KnownPools(String),
     #[error("it is on {filesystem}, which cannot hold a pool; use XFS, ext4 or btrfs")]
     RefusedFilesystem { filesystem: String },
     #[error(

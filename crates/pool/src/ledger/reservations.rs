@@ -324,14 +324,14 @@ impl Reservations {
         Ok(size)
     }
 
-    /// As [`Pool::standing`], by the policy for a part of the disk.
-    pub(crate) fn standing(&self, index: &Index, whole: bool, policy: &Policy) -> Standing {
+    /// As [`Pool::member_space`], by the policy for a part of the disk.
+    pub(crate) fn member_space(&self, index: &Index, whole: bool, policy: &Policy) -> MemberSpace {
         let policy = if whole { policy.of_disk() } else { *policy };
         let available = |is_there: bool, free: &dyn Fn(Recent) -> FreeSpace| {
             let recent = self.recent.filter(|_| is_there || !whole);
             recent.map_or(Bytes::ZERO, |recent| free(recent).available())
         };
-        Standing {
+        MemberSpace {
             space: available(self.is_unused(index), &|recent| {
                 self.sum(index, &policy, recent.space, recent.own)
             }),
@@ -384,7 +384,7 @@ impl Reservations {
 
 /// The properties of a member that decide where a volume of its set goes.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing {
+pub struct MemberSpace {
     /// The largest size of the next volume, by the last inspection of the disk and all reservations
     /// since; zero for a whole disk that is not empty.
     pub space: Bytes,

@@ -10,9 +10,9 @@ use objects::{NodeName, PoolId};
 
 use crate::disk::dirs::RecordDirs;
 use crate::disk::error::{Error, Result};
+use crate::disk::known_pools::KnownPools;
 use crate::disk::layout;
 use crate::disk::marker::Marker;
-use crate::disk::memory::Memory;
 use crate::disk::path::{open_mounted, take_lock};
 use crate::disk::record;
 use crate::disk::unavailable::Unavailable;
@@ -32,17 +32,23 @@ pub struct Adopted {
 
 /// Makes the pool at a path belong to this node and to the path, without regard to the node and the
 /// pool before. It may be repeated. A pool that a server serves is refused.
-pub fn adopt(memory: &Memory, path: &Path, node: &NodeName, wanted: Wanted) -> Result<Adopted> {
-    let adopted = take_over(memory, path, node, wanted).map_err(|reason| Error::NotAdopted {
-        path: path.to_owned(),
-        reason,
-    })?;
-    memory.adopt(path, adopted.id)?;
+pub fn adopt(
+    known_pools: &KnownPools,
+    path: &Path,
+    node: &NodeName,
+    wanted: Wanted,
+) -> Result<Adopted> {
+    let adopted =
+        take_over(known_pools, path, node, wanted).map_err(|reason| Error::NotAdopted {
+            path: path.to_owned(),
+            reason,
+        })?;
+    known_pools.adopt(path, adopted.id)?;
     Ok(adopted)
 }
 
 fn take_over(
-    memory: &Memory,
+    known_pools: &KnownPools,
     path: &Path,
     node: &NodeName,
     wanted: Wanted,
@@ -61,24 +67,24 @@ fn take_over(
         volumes: load(&homes, marker.id, &NoQuota)?.volumes().len(),
     };
     // Visible objects of a killed driver must not be lost once the pool is remembered.
-    memory.os.syncfs(&root).context_sync("sync the disk")?;
+    known_pools.os.syncfs(&root).context_sync("sync the disk")?;
     if marker.node != *node {
         let node = node.clone();
         let marker = Marker { node, ..marker };
-        record::write(&memory.os, &meta, layout::MARKER, &marker)?;
+        record::write(&known_pools.os, &meta, layout::MARKER, &marker)?;
     }
     Ok(adopted)
 }
 
 /// Declares a pool lost for good: its volumes may then be deleted, and other pools may use its paths,
 /// which are returned. A pool that is found at such a path is not lost.
-pub fn retire(memory: &Memory, id: PoolId) -> Result<Vec<PathBuf>> {
-    for path in memory.paths()? {
+pub fn retire(known_pools: &KnownPools, id: PoolId) -> Result<Vec<PathBuf>> {
+    for path in known_pools.paths()? {
         // A pool that cannot be read cannot be served either.
         let found = open_mounted(&path, false).and_then(|(at, _)| Marker::read(at));
         if matches!(found, Ok(Some(marker)) if marker.id == id) {
             return Err(Error::NotGone { pool: id, path });
         }
     }
-    memory.retire(id)
+    known_pools.retire(id)
 }

@@ -30,7 +30,7 @@ impl Caller {
     }
 
     /// How much longer the caller waits, unless its time is over.
-    pub(super) fn patience(&self) -> Option<Duration> {
+    pub(super) fn time_left(&self) -> Option<Duration> {
         let Some(until) = self.until else {
             return Some(Duration::MAX);
         };

@@ -16,7 +16,7 @@ use crate::disk::open::Disk;
 use crate::disk::unavailable::Unavailable;
 use crate::ledger::free_space::{FreeSpace, Policy};
 use crate::ledger::index::Index;
-use crate::ledger::reservations::{Charged, Measurement, Standing};
+use crate::ledger::reservations::{Charged, Measurement, MemberSpace};
 use crate::op::pool::Pool;
 
 /// The marker records the bytes that others use again when they changed by this many.
@@ -36,20 +36,19 @@ impl Pool {
         Ok(free.as_ref().map_or(Bytes::ZERO, FreeSpace::available))
     }
 
-    /// The standing of a member among the others, for a volume that takes the whole disk or a part of
-    /// it; none while the member is unavailable or its disk does not answer. No disk is asked, because
-    /// one may hang.
-    pub fn standing(&self, whole: bool) -> Option<Standing> {
+    /// The space by which a set places a volume in one of its members; `whole` if the volume takes the disk of its own.
+    /// `None` while the member is unavailable or its disk does not answer. No disk is asked, because one may hang.
+    pub fn member_space(&self, whole: bool) -> Option<MemberSpace> {
         if self.silence().is_some() {
             return None;
         }
-        self.state.standing(whole, |disk| self.policy(disk))
+        self.state.member_space(whole, |disk| self.policy(disk))
     }
 
-    /// The free space of [`Pool::standing`] with that of kept objects, or zero.
+    /// The free space of [`Pool::member_space`] with that of kept objects, or zero.
     pub fn inspected_space(&self, whole: bool) -> Bytes {
-        let standing = self.standing(whole);
-        standing.map_or(Bytes::ZERO, |standing| standing.reported)
+        let member_space = self.member_space(whole);
+        member_space.map_or(Bytes::ZERO, |member_space| member_space.reported)
     }
 
     /// Measures the disk of a set's member. Failures are left to the inspections.

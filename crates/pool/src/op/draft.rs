@@ -36,12 +36,12 @@ pub(super) struct Draft<'a> {
     pool: &'a Pool,
     disk: &'a Disk,
     staged: Staged,
-    content: Content,
+    state: DraftState,
 }
 
 /// The content of a draft, which decides how it is discarded.
 #[derive(Debug)]
-enum Content {
+enum DraftState {
     /// Little content, charged to a quota id.
     Empty(Option<u32>),
     /// A copy, which may contain much.
@@ -119,7 +119,7 @@ impl<'a> Draft<'a> {
             pool,
             disk,
             staged,
-            content: Content::Empty(None),
+            state: DraftState::Empty(None),
         })
     }
 
@@ -128,13 +128,13 @@ impl<'a> Draft<'a> {
             pool,
             disk,
             staged,
-            content: Content::Import,
+            state: DraftState::Import,
         }
     }
 
     /// The directory of the draft, for a copy as its content.
     pub(super) fn for_copy(&mut self) -> &OwnedFd {
-        self.content = Content::Copy;
+        self.state = DraftState::Copy;
         &self.staged.dir
     }
 
@@ -148,7 +148,7 @@ impl<'a> Draft<'a> {
             .quota
             .create_dir(os, At::new(&dir, layout::DATA), limit)
             .context("make a volume's data")?;
-        self.content = Content::Empty(record.quota_id);
+        self.state = DraftState::Empty(record.quota_id);
         let data = os::open_dir(dir, layout::DATA).context("open a volume's data")?;
         if let Some(image) = record.image {
             return self.make_image(&data, image, record.size_bytes);
@@ -212,7 +212,7 @@ impl<'a> Draft<'a> {
             return Err(pool.classify(fault));
         }
         // From here on the object may be on the disk, even if the sync fails.
-        self.content = Content::Committed;
+        self.state = DraftState::Committed;
         let synced = disk.sync_parents::<R>(&self.staged);
         let entry = pool
             .state
@@ -258,10 +258,10 @@ impl<'a> Draft<'a> {
 
 impl Drop for Draft<'_> {
     fn drop(&mut self) {
-        match self.content {
-            Content::Empty(quota_id) => self.remove(quota_id),
-            Content::Copy => self.move_to_trash(),
-            Content::Import | Content::Committed => {}
+        match self.state {
+            DraftState::Empty(quota_id) => self.remove(quota_id),
+            DraftState::Copy => self.move_to_trash(),
+            DraftState::Import | DraftState::Committed => {}
         }
     }
 }

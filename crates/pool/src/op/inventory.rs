@@ -25,7 +25,7 @@ impl Pool {
         let free = disk.and_then(|disk| self.state.remembered(&self.policy(&disk), Duration::MAX));
         let silent = status.silence.map(Unavailable::silent);
         let unavailable = status.unavailable.or(silent);
-        let served = self.state.served();
+        let served = self.state.serving_time();
         let (ids, moving) = self.state.read(|index| {
             let volumes =
                 list::<VolumeRecord>(index, |record| (record.size_bytes, record.created_at));

@@ -97,7 +97,8 @@ impl Pool {
         }
         // So that a crash cannot take back the time in the name.
         self.record_served(disk)?;
-        let Some(name) = KeptName::new(&entry.directory, self.state.served_at_deletion()) else {
+        let Some(name) = KeptName::new(&entry.directory, self.state.serving_time_of_deletion())
+        else {
             return Ok(false);
         };
         let counted = disk.accounts() && entry.record.quota_id().is_some();
@@ -283,9 +284,9 @@ impl Pool {
 
     fn write_served(&self, disk: &Disk) -> Result<()> {
         let _marking = lock(&self.marking);
-        let served = self.state.served();
+        let served = self.state.serving_time();
         match disk.record_served(served) {
-            Ok(true) => self.state.recorded_served(served),
+            Ok(true) => self.state.record_serving_time(served),
             // The disk is full.
             Ok(false) => {}
             Err(unavailable) => {
@@ -307,7 +308,7 @@ impl Pool {
         if self.end(disk, &objects, cause)? > 0 {
             return Ok(Some(Duration::ZERO));
         }
-        let served = self.state.served();
+        let served = self.state.serving_time();
         let left = self.options.keep.map(|keep| oldest.left(served, keep));
         Ok(Some(
             left.map_or(INSPECT_EVERY, |left| left.min(INSPECT_EVERY)),

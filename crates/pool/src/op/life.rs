@@ -51,7 +51,9 @@ impl Pool {
         let kept = index.kept().iter();
         let kept = kept.filter_map(|(_, kept)| kept.entry.volume.map(|volume| volume.pool()));
         let origins = moved.chain(kept.filter(|origin| *origin != disk.id));
-        self.context.memory.add_moved_from(&origins.collect())?;
+        self.context
+            .known_pools
+            .add_moved_from(&origins.collect())?;
         self.reconcile(&disk, &mut index)?;
         learn(&disk, &index).map_err(|error| Unavailable::Io {
             what: "find the published volumes".into(),
@@ -148,8 +150,8 @@ impl Pool {
     /// Forgets the records of a pool that was declared lost for good.
     fn forget_if_retired(&self) {
         let Some(id) = self.id() else { return };
-        // Opening the pool reports an error of the memory.
-        if self.context.memory.is_retired(id).unwrap_or(false) {
+        // Opening the pool reports that pools.json cannot be read.
+        if self.context.known_pools.is_retired(id).unwrap_or(false) {
             tracing::warn!(pool = %self.options.name, %id, "declared lost for good; forgotten");
             self.state.forget();
         }

@@ -103,7 +103,7 @@ impl Pool {
         for id in recorded.keys() {
             disk.quota.note(*id);
         }
-        let ledger = Ledger {
+        let ledger = RecordedLimits {
             recorded,
             retained: index.retained().clone(),
             charges,
@@ -128,7 +128,7 @@ impl Pool {
         &self,
         disk: &Disk,
         index: &mut Index,
-        ledger: &Ledger,
+        ledger: &RecordedLimits,
         entry: &Entry<R>,
     ) -> Result<bool, Fault> {
         match examine(&disk.homes, &*disk.quota, entry, ledger)? {
@@ -225,7 +225,7 @@ impl Pool {
         Ok(())
     }
 
-    fn clear_leftovers(&self, disk: &Disk, ledger: &Ledger) -> Result<(), Fault> {
+    fn clear_leftovers(&self, disk: &Disk, ledger: &RecordedLimits) -> Result<(), Fault> {
         for (id, charge) in &ledger.charges {
             if ledger.recorded.contains_key(id) || !charge.is_empty() {
                 continue;
@@ -248,7 +248,7 @@ impl Pool {
 
 /// The records and the kernel's limits, for the comparison.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct RecordedLimits {
     /// The number of records with each quota id.
     pub recorded: BTreeMap<u32, usize>,
     /// The bytes that stay charged to each volume for its copies.
@@ -295,7 +295,7 @@ pub fn examine<R: Resource>(
     homes: &RecordDirs,
     quota: &dyn Quota,
     entry: &Entry<R>,
-    ledger: &Ledger,
+    ledger: &RecordedLimits,
 ) -> Result<LimitState, Fault> {
     let Some(id) = entry
         .record

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use linux::fault::{Fault, InContext};
-use linux::mount::{OpenFiles, Place};
+use linux::mount::{FsPath, OpenFiles};
 use linux::os;
 use linux::quota::Enforcement;
 use linux::sync::lock;
@@ -149,9 +149,9 @@ impl Pool {
     }
 
     /// The place of a volume's `data/` in the filesystem.
-    pub fn place_of(&self, entry: &Entry) -> Result<Place> {
+    pub fn place_of(&self, entry: &Entry) -> Result<FsPath> {
         let place = &self.disk()?.place;
-        Ok(Place {
+        Ok(FsPath {
             mount: place.mount.clone(),
             path: place.path.join(entry.path()).join(layout::DATA),
             is_mount_root: false,
@@ -159,7 +159,7 @@ impl Pool {
     }
 
     /// Makes a copy the volume, durably.
-    pub fn settle(&self, entry: &Entry) -> Result<Arc<Entry>> {
+    pub fn complete_move(&self, entry: &Entry) -> Result<Arc<Entry>> {
         let is_at_home = self.id() == Some(entry.record.id.pool());
         let moved = entry.record.moved.filter(|_| !is_at_home);
         self.set_move(

@@ -44,7 +44,7 @@ pub struct Pool {
 impl Pool {
     /// A pool that is not open yet.
     pub fn new(options: PoolOptions, context: Context) -> Result<Self> {
-        let id = context.memory.recall(&options.path)?;
+        let id = context.known_pools.recall(&options.path)?;
         Ok(Self {
             options,
             context,

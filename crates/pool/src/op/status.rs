@@ -24,11 +24,11 @@ impl Pool {
     }
 
     fn status_with(&self, free: Option<&FreeSpace>) -> PoolStatus {
-        // Calls report an unreadable memory.
+        // Calls report that pools.json cannot be read.
         let cordoned = self.is_cordoned().unwrap_or(false);
         let usable = free.filter(|_| !cordoned);
-        let standing = usable.and_then(|_| self.standing(false));
-        let kept_space = standing.map(|it| it.reported.0.saturating_sub(it.space.0));
+        let member_space = usable.and_then(|_| self.member_space(false));
+        let kept_space = member_space.map(|it| it.reported.0.saturating_sub(it.space.0));
         let (copies, copies_waiting) = self.copies.count();
         PoolStatus {
             cordoned,

@@ -11,7 +11,7 @@ use crate::op::pool::Pool;
 const STEPS: u32 = 32;
 
 /// A disk that does not answer for so long hangs, whatever it does.
-const LONGEST_REST: Duration = Duration::from_mins(10);
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
 /// One piece of work on a pool's disk; it ends when this is dropped.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Pool {
     /// The time since the disk answered last, if that is too long.
     pub fn silence(&self) -> Option<Duration> {
         let silence = self.works.silence();
-        silence.filter(|waited| *waited >= self.context.patience)
+        silence.filter(|waited| *waited >= self.context.timeout)
     }
 
     /// Fails if the disk does not answer.
@@ -67,8 +67,8 @@ impl Work<'_> {
     }
 
     /// Waits for an operation of the disk that may take minutes. Meanwhile this work is no silence, up to a limit.
-    pub(super) fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
-        self.pool.works.rest(self.number, LONGEST_REST);
+    pub(super) fn wait_for_disk<T>(&self, wait: impl FnOnce() -> T) -> T {
+        self.pool.works.wait_for_disk(self.number, LONGEST_WAIT);
         let answer = wait();
         self.advance();
         answer

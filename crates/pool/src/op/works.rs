@@ -53,7 +53,7 @@ impl Works {
     }
 
     /// Notes that the work may wait this long before its silence begins.
-    pub(super) fn rest(&self, number: u64, time: Duration) {
+    pub(super) fn wait_for_disk(&self, number: u64, time: Duration) {
         let end = Instant::now() + time;
         lock(&self.0).waiting_since.insert(number, end);
     }

@@ -42,7 +42,7 @@ reasons! {
     Unavailable::Locked, Unavailable::Locked;
     Unavailable::SharesFilesystem { .. }, Unavailable::SharesFilesystem { with: pool() };
     Unavailable::Twin { .. }, Unavailable::Twin { id: id(), with: pool() };
-    Unavailable::Memory(_), Unavailable::Memory(text());
+    Unavailable::KnownPools(_), Unavailable::KnownPools(text());
     Unavailable::RefusedFilesystem { .. }, Unavailable::RefusedFilesystem { filesystem: text() };
     Unavailable::OnVolume { .. }, Unavailable::OnVolume { device: text() };
     Unavailable::NotEmpty { .. }, Unavailable::NotEmpty { found: text() };

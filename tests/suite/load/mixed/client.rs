@@ -447,7 +447,7 @@ impl Client {
 
     /// Takes the state that the disks show, which a call without an answer has left; false if none of those that the
     /// answers allow is it.
-    pub fn settle(&mut self, seen: &World) -> bool {
+    pub fn complete_move(&mut self, seen: &World) -> bool {
         let ends = self.pools.ends;
         let all = std::iter::once(&self.world).chain(&self.others);
         let Some(found) = all.into_iter().find(|world| allows(world, seen, ends)) else {

@@ -207,7 +207,7 @@ fn check_reports_the_copies_of_an_interrupted_move() {
         });
         let surroundings = Surroundings {
             node: None,
-            memory: None,
+            known_pools: None,
             needed: &[],
             progress: &|_, _, _| {},
         };

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use linux::os::{self, At, Step};
-use pool::{Memory, Wanted};
+use pool::{KnownPools, Wanted};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_setflags, statvfs, syncfs};
 
 use super::control::Kill;
@@ -472,8 +472,8 @@ fn reclaim_all(scene: &mut Scene) {
     scene.is_reclaimed();
 }
 
-fn memory(scene: &Scene, state_dir: &str) -> Memory {
-    Memory::open(scene.os().clone(), &scene.node.path(state_dir)).unwrap()
+fn memory(scene: &Scene, state_dir: &str) -> KnownPools {
+    KnownPools::open(scene.os().clone(), &scene.node.path(state_dir)).unwrap()
 }
 
 fn adopt_by(scene: &Scene, node: &str, state_dir: &str) {

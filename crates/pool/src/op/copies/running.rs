@@ -57,18 +57,18 @@ impl Copies {
                 queue.running += 1;
                 return Ok(Some(Turn(self)));
             }
-            let Some(patience) = caller.patience() else {
+            let Some(time_left) = caller.time_left() else {
                 return Ok(None);
             };
             // An error says that a thread panicked with the lock, which the next round takes all the same.
-            drop(self.changed.wait_timeout(queue, patience.min(ASK_EVERY)));
+            drop(self.changed.wait_timeout(queue, time_left.min(ASK_EVERY)));
             if caller.has_left() {
                 return Ok(None);
             }
         }
     }
 
-    fn join(&self) -> Option<Place<'_>> {
+    fn join(&self) -> Option<Waiting<'_>> {
         let mut queue = lock(&self.queue);
         if queue.waiting.len() >= COPIES_WAITING {
             return None;
@@ -76,7 +76,7 @@ impl Copies {
         let number = queue.next;
         queue.next += 1;
         queue.waiting.push_back(number);
-        Some(Place {
+        Some(Waiting {
             copies: self,
             number,
         })
@@ -102,12 +102,12 @@ impl Copies {
 
 /// The place of a copy among those that wait. When this is dropped, the next one is asked.
 #[derive(Debug)]
-struct Place<'a> {
+struct Waiting<'a> {
     copies: &'a Copies,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut queue = lock(&self.copies.queue);
         queue.waiting.retain(|number| *number != self.number);

@@ -298,7 +298,7 @@ impl Pass<'_> {
     /// many extents.
     fn free_removed(&self) {
         let freed = if self.disk.filesystem == Filesystem::Xfs {
-            self.work.rest(|| self.disk.free_removed())
+            self.work.wait_for_disk(|| self.disk.free_removed())
         } else {
             self.disk.free_removed()
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linux::sync::lock;
 
 /// How long reclaimers may take to stop.
-pub const STOP_PATIENCE: Duration = Duration::from_secs(10);
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 const STOP_POLL: Duration = Duration::from_millis(2);
 

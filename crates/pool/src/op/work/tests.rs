@@ -6,11 +6,11 @@ use linux::os::Os;
 use linux::quota::KernelQuotas;
 use tempfile::TempDir;
 
-use crate::{CALLS_AT_ONCE, Context, Memory};
+use crate::{CALLS_AT_ONCE, Context, KnownPools};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A pool that nobody opens.
 fn pool() -> (TempDir, Pool) {
@@ -19,10 +19,10 @@ fn pool() -> (TempDir, Pool) {
         node: "n1".parse().unwrap(),
         os: Os::default(),
         quotas: Arc::new(KernelQuotas),
-        memory: Arc::new(Memory::open(Os::default(), &dir.path().join("state")).unwrap()),
+        known_pools: Arc::new(KnownPools::open(Os::default(), &dir.path().join("state")).unwrap()),
         root_devices: Vec::new(),
         claims: Arc::default(),
-        patience: PATIENCE,
+        timeout: TIMEOUT,
     };
     let options = format!("fast={}", dir.path().join("pool").display());
     let pool = Pool::new(options.parse().unwrap(), context).unwrap();
@@ -62,7 +62,7 @@ fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
     assert_eq!(pool.silence(), None);
     let (other, work) = (pool.begin_own(), pool.begin().unwrap());
     let before = wait_for_silence(&pool);
-    assert!(before >= PATIENCE);
+    assert!(before >= TIMEOUT);
     let advanced = Instant::now();
     work.advance();
     assert!(pool.silence() >= Some(before), "the other waits still");
@@ -81,7 +81,7 @@ fn work_that_advances_is_no_silence_and_the_end_of_work_ends_it() {
 fn work_that_rests_is_no_silence_until_it_goes_on() {
     let (_dir, pool) = pool();
     let (other, work) = (pool.begin().unwrap(), pool.begin_own());
-    let answer = work.rest(|| {
+    let answer = work.wait_for_disk(|| {
         wait_for_silence(&pool);
         drop(other);
         pool.silence()

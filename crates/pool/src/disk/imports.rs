@@ -25,7 +25,7 @@ const MAX_KIND: usize = 64;
 
 /// The state of an entry, the most important one first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Progress {
+pub enum ImportStage {
     /// It has the tree.
     HasTree,
     /// The tree is at a path of the host, and an earlier version has not ended its copy.
@@ -36,7 +36,7 @@ pub enum Progress {
     Empty,
 }
 
-impl Progress {
+impl ImportStage {
     pub fn of(dir: &OwnedFd) -> Self {
         let is = |name: &str, wanted| {
             let status = os::status_at(dir, name);
@@ -73,7 +73,7 @@ pub fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
 /// An entry of the directory of imports, opened with its record. The server and the host's side work on it in
 /// turns, so its state is read anew each time.
 #[derive(Debug)]
-pub struct IncomingEntry {
+pub struct ImportEntry {
     incoming: OwnedFd,
     pub dir: OwnedFd,
     name: String,
@@ -81,7 +81,7 @@ pub struct IncomingEntry {
     pub record: VolumeRecord,
 }
 
-impl IncomingEntry {
+impl ImportEntry {
     /// Makes an entry without files, for a volume with this record.
     pub fn make(os: &Os, incoming: OwnedFd, record: VolumeRecord) -> Result<Self, Errno> {
         let name = Uuid::new_v4().simple().to_string();
@@ -100,7 +100,7 @@ impl IncomingEntry {
             return Ok(None);
         };
         // Before the record, which an entry has before its tree.
-        let progress = Progress::of(&dir);
+        let stage = ImportStage::of(&dir);
         match record::read(&dir, VolumeRecord::FILE) {
             Ok(record) => {
                 let incoming = os::open_dir(incoming, ".").context("open the directory of imports");
@@ -111,7 +111,7 @@ impl IncomingEntry {
                     record,
                 }))
             }
-            Err(Unreadable::Damaged(_)) if progress != Progress::HasTree => Ok(None),
+            Err(Unreadable::Damaged(_)) if stage != ImportStage::HasTree => Ok(None),
             Err(unreadable) => Err(unreadable),
         }
     }
@@ -126,13 +126,13 @@ impl IncomingEntry {
         incoming.join(&self.name)
     }
 
-    pub fn progress(&self) -> Progress {
-        Progress::of(&self.dir)
+    pub fn stage(&self) -> ImportStage {
+        ImportStage::of(&self.dir)
     }
 
     /// Whether it has the tree, and the server has not made the entry a volume.
     pub fn has_tree(&self) -> bool {
-        self.progress() == Progress::HasTree && os::open_dir(&self.incoming, &self.name).is_ok()
+        self.stage() == ImportStage::HasTree && os::open_dir(&self.incoming, &self.name).is_ok()
     }
 
     /// Whether its tree keeps a quota id, as that of a volume which an earlier version began to copy to the host.
@@ -149,17 +149,17 @@ impl IncomingEntry {
             file.and_then(|file| os::read_all(&file, most))
                 .unwrap_or_default()
         };
-        match self.progress() {
-            Progress::AwaitsCopy => {
+        match self.stage() {
+            ImportStage::AwaitsCopy => {
                 let kind = read(layout::TO_COPY, MAX_KIND);
                 let kind = String::from_utf8_lossy(&kind);
                 Some(UnfinishedCopy::of_import(&self.record, &entry, &kind))
             }
-            Progress::Copied => {
+            ImportStage::Copied => {
                 let to = PathBuf::from(OsString::from_vec(read(layout::COPIED, MAX_PATH)));
                 Some(UnfinishedCopy::of_export(&self.record, &entry, &to))
             }
-            Progress::HasTree | Progress::Empty => None,
+            ImportStage::HasTree | ImportStage::Empty => None,
         }
     }
 
@@ -195,7 +195,7 @@ fn remove_entry(os: &Os, incoming: &OwnedFd, dir: &OwnedFd, name: &str) -> Resul
 
 /// Logs the copy that an earlier version did not end.
 fn report_copy(incoming: &OwnedFd, name: &str, pool: &Path) {
-    if let Ok(Some(entry)) = IncomingEntry::open(incoming, name)
+    if let Ok(Some(entry)) = ImportEntry::open(incoming, name)
         && let Some(copy) = entry.unfinished_copy(pool)
     {
         tracing::warn!(pool = %pool.display(), "{copy}");
@@ -204,7 +204,7 @@ fn report_copy(incoming: &OwnedFd, name: &str, pool: &Path) {
 
 impl Disk {
     /// The directory of imports, if it was made.
-    pub fn incoming(&self) -> Result<Option<OwnedFd>, Fault> {
+    pub fn imports(&self) -> Result<Option<OwnedFd>, Fault> {
         match os::open_dir(&self.meta, layout::INCOMING) {
             Err(Errno::NOENT) => Ok(None),
             opened => opened.map(Some).context("open the directory of imports"),
@@ -213,8 +213,8 @@ impl Disk {
 
     /// Removes the entries of imports and exports that ended before they were cleaned up, unless one is at
     /// work. Reports the copies that an earlier version did not end, in the pool at this path.
-    pub(crate) fn clear_incoming(&self, pool: &Path) -> Result<(), Fault> {
-        let Some(incoming) = self.incoming()? else {
+    pub(crate) fn clear_imports(&self, pool: &Path) -> Result<(), Fault> {
+        let Some(incoming) = self.imports()? else {
             return Ok(());
         };
         if lock(&self.meta, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -223,13 +223,13 @@ impl Disk {
         let os = &self.context.os;
         let clear = |name: &str| match os::open_dir(&incoming, name) {
             Err(_) => Ok(()),
-            Ok(dir) => match Progress::of(&dir) {
-                Progress::HasTree => Ok(()),
-                Progress::AwaitsCopy | Progress::Copied => {
+            Ok(dir) => match ImportStage::of(&dir) {
+                ImportStage::HasTree => Ok(()),
+                ImportStage::AwaitsCopy | ImportStage::Copied => {
                     report_copy(&incoming, name, pool);
                     Ok(())
                 }
-                Progress::Empty => remove_entry(os, &incoming, &dir, name),
+                ImportStage::Empty => remove_entry(os, &incoming, &dir, name),
             },
         };
         let cleared =
@@ -239,7 +239,7 @@ impl Disk {
     }
 
     /// Moves a volume to the directory of imports, durably, and returns its name there.
-    pub(crate) fn move_to_incoming(&self, directory: &str) -> Result<String, Fault> {
+    pub(crate) fn move_to_imports(&self, directory: &str) -> Result<String, Fault> {
         let os = &self.context.os;
         match os.mkdir(&self.meta, layout::INCOMING, 0o700) {
             Ok(()) => self.sync_dirs([&self.meta])?,

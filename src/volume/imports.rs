@@ -14,7 +14,7 @@ use crate::volume::ids::parse_id;
 use crate::volume::locate::Location;
 use crate::volume::pools::open_id;
 use crate::volume::volumes::Volumes;
-use pool::incoming::{IncomingEntry, Progress};
+use pool::imports::{ImportEntry, ImportStage};
 use pool::{Entry, Pool, PoolSet, VolumeRecord};
 
 /// A directory of the host that shall become a volume.
@@ -114,7 +114,7 @@ impl Volumes {
         let work = pool.begin()?;
         let id = VolumeId::new(id_of(&pool)?, &request.name);
         let waiting = pool.find_incoming(|record| record.id == id)?;
-        if let Some(entry) = waiting.filter(|entry| entry.progress().is_unfinished()) {
+        if let Some(entry) = waiting.filter(|entry| entry.stage().is_unfinished()) {
             pool.check_no_copy(&entry)?;
             return place(&pool, id, ImportState::Waiting(entry.name().to_owned()));
         }
@@ -157,7 +157,7 @@ impl Volumes {
         let arrival = Arrival::named(Purpose::FinishImport, Some(id), name, &[]);
         self.admit(&pool, &arrival)?;
         let waiting = pool.find_incoming(|record| record.id == id && record.name == *name)?;
-        let has_tree = |entry: &IncomingEntry| entry.progress() == Progress::HasTree;
+        let has_tree = |entry: &ImportEntry| entry.stage() == ImportStage::HasTree;
         let Some(tree) = waiting.filter(has_tree) else {
             let (pool, name) = (pool.name().clone(), name.clone());
             return Err(Refusal::NoImport { pool, name }.into());

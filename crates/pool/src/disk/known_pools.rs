@@ -1,4 +1,4 @@
-//! The memory of a server between starts: the pool that each path held, and cordons. It is in the state directory,
+//! The pools that a server knows from its last start (`pools.json`): the pool that each path held, and cordons. The file is in the state directory,
 //! on another disk than the pools, so that the driver can distinguish a missing disk from a pool that was
 //! never made.
 
@@ -20,14 +20,14 @@ const FILE: &str = "pools.json";
 
 /// The pool that each path held, and the pools that were cordoned or declared lost.
 #[derive(Debug)]
-pub struct Memory {
+pub struct KnownPools {
     pub(crate) os: Os,
     path: PathBuf,
     dir: OwnedFd,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct MemoryRecord {
+struct KnownPoolsRecord {
     format: u32,
     pools: BTreeMap<PathBuf, PoolId>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -41,7 +41,7 @@ struct MemoryRecord {
     unknown: Unknown,
 }
 
-impl Memory {
+impl KnownPools {
     /// Opens the state directory, and makes it if it is missing.
     pub fn open(os: Os, state_dir: &Path) -> Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
@@ -65,7 +65,7 @@ impl Memory {
         Ok(Self { os, path, dir })
     }
 
-    /// The pool that a path held last. An unreadable memory is an error, because the driver could make a
+    /// The pool that a path held last. If the file cannot be read, this is an error, because the driver could make a
     /// pool in place of a missing disk.
     pub fn recall(&self, path: &Path) -> Result<Option<PoolId>> {
         Ok(self.read()?.pools.get(path).copied())
@@ -170,7 +170,7 @@ impl Memory {
         Ok(held)
     }
 
-    fn edit(&self, change: impl FnOnce(&mut MemoryRecord)) -> Result<()> {
+    fn edit(&self, change: impl FnOnce(&mut KnownPoolsRecord)) -> Result<()> {
         // Other pools, another server or a command may write too, so each change reads first. Each has
         // its own descriptor, because a shared descriptor shares the lock.
         let failed = PathFault::at::<Errno>("write", &self.path);
@@ -188,11 +188,11 @@ impl Memory {
         })
     }
 
-    fn read(&self) -> Result<MemoryRecord> {
+    fn read(&self) -> Result<KnownPoolsRecord> {
         if os::statx_at(&self.dir, FILE).is_err_and(|errno| errno == Errno::NOENT) {
-            return Ok(MemoryRecord {
+            return Ok(KnownPoolsRecord {
                 format: record::FORMAT,
-                ..MemoryRecord::default()
+                ..KnownPoolsRecord::default()
             });
         }
         record::read(&self.dir, FILE).map_err(|unreadable| match unreadable {
@@ -209,25 +209,25 @@ impl Memory {
 mod tests {
     use super::*;
 
-    fn open(dir: &tempfile::TempDir) -> Memory {
-        Memory::open(Os::default(), dir.path()).unwrap()
+    fn open(dir: &tempfile::TempDir) -> KnownPools {
+        KnownPools::open(Os::default(), dir.path()).unwrap()
     }
 
     /// Proves: P2.
     #[test]
     fn what_is_remembered_at_once_is_all_remembered() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = open(&dir);
+        let known_pools = open(&dir);
         let pools: Vec<_> = (0..16)
             .map(|n| (PathBuf::from(format!("/pools/{n}")), PoolId::random()))
             .collect();
         std::thread::scope(|scope| {
             for (path, id) in &pools {
-                scope.spawn(|| assert!(memory.remember(path, *id, false).unwrap()));
+                scope.spawn(|| assert!(known_pools.remember(path, *id, false).unwrap()));
             }
         });
         for (path, id) in pools {
-            assert_eq!(memory.recall(&path).unwrap(), Some(id));
+            assert_eq!(known_pools.recall(&path).unwrap(), Some(id));
         }
     }
 
@@ -253,17 +253,20 @@ mod tests {
     #[test]
     fn a_cordon_ends_by_uncordon_and_by_retire() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = open(&dir);
+        let known_pools = open(&dir);
         let (a, b) = (PoolId::random(), PoolId::random());
         let both = BTreeSet::from([a, b]);
-        assert_eq!(memory.set_cordoned(&[a], true).unwrap(), [a].into());
-        assert_eq!(memory.set_cordoned(&[a, b], true).unwrap(), [b].into());
-        assert_eq!(memory.set_cordoned(&[a, b], true).unwrap(), [].into());
-        memory.adopt(Path::new("/pools/a"), a).unwrap();
+        assert_eq!(known_pools.set_cordoned(&[a], true).unwrap(), [a].into());
+        assert_eq!(known_pools.set_cordoned(&[a, b], true).unwrap(), [b].into());
+        assert_eq!(known_pools.set_cordoned(&[a, b], true).unwrap(), [].into());
+        known_pools.adopt(Path::new("/pools/a"), a).unwrap();
         assert_eq!(open(&dir).cordoned().unwrap(), both);
-        memory.retire(a).unwrap();
-        assert_eq!(memory.cordoned().unwrap(), [b].into());
-        assert_eq!(memory.set_cordoned(&[a, b], false).unwrap(), [b].into());
+        known_pools.retire(a).unwrap();
+        assert_eq!(known_pools.cordoned().unwrap(), [b].into());
+        assert_eq!(
+            known_pools.set_cordoned(&[a, b], false).unwrap(),
+            [b].into()
+        );
         let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert!(!text.contains("cordoned"), "{text}");
     }

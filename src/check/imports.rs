@@ -7,7 +7,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::check::inspect::OpenPool;
-use pool::incoming::{IncomingEntry, lock, names};
+use pool::imports::{ImportEntry, lock, names};
 use pool::layout;
 use pool::record::Unreadable;
 
@@ -16,7 +16,7 @@ use super::report::{About, Level};
 
 impl Examination<'_> {
     /// Reports imports and exports that ended before they were complete.
-    pub(super) fn incoming(&mut self, opened: &OpenPool) -> Result<(), Fault> {
+    pub(super) fn imports(&mut self, opened: &OpenPool) -> Result<(), Fault> {
         let incoming = match opened.own(layout::INCOMING) {
             Err(Fault {
                 errno: Errno::NOENT,
@@ -29,8 +29,8 @@ impl Examination<'_> {
             return Ok(());
         }
         for name in names(&incoming).context("list the imports")? {
-            let (what, remedy) = match IncomingEntry::open(&incoming, &name) {
-                Ok(Some(entry)) if entry.progress().is_unfinished() => {
+            let (what, remedy) = match ImportEntry::open(&incoming, &name) {
+                Ok(Some(entry)) if entry.stage().is_unfinished() => {
                     match entry.unfinished_copy(&self.options.path) {
                         Some(copy) => (copy.what, copy.remedy),
                         None => waiting(&entry, &self.options.path),
@@ -54,7 +54,7 @@ impl Examination<'_> {
 }
 
 /// An entry that waits, in the pool at this path, and its remedy.
-fn waiting(entry: &IncomingEntry, pool: &Path) -> (String, String) {
+fn waiting(entry: &ImportEntry, pool: &Path) -> (String, String) {
     let (record, id) = (&entry.record, entry.record.id);
     match &record.origin {
         // An earlier version began to copy it to the host.

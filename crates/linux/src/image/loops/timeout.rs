@@ -16,7 +16,7 @@ use crate::sync::lock;
 use super::device::{Loop, identify};
 
 /// The time in which a device has to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The devices that have not answered yet, and when each was asked. Only one thread asks a device, so that
 /// those that never answer do not use up the threads.
@@ -29,7 +29,7 @@ pub(super) fn ask<T: Send + 'static>(
     name: &str,
     see: impl FnOnce(Loop, FileId) -> T + Send + 'static,
 ) -> Result<T, Errno> {
-    patiently(name, identify(name.to_owned(), see))
+    in_time(name, identify(name.to_owned(), see))
 }
 
 /// Asks devices at once, so that no call waits for one after the other. Each has the path of its file.
@@ -52,7 +52,7 @@ pub(super) fn ask_all<T: Send + 'static>(
     let asked: Vec<_> = asked.collect();
     let answers = asked.into_iter().map(|(name, file, begun)| {
         let answer = match begun {
-            Ok(Some(outcome)) => receive(&outcome, PATIENCE.saturating_sub(start.elapsed())),
+            Ok(Some(outcome)) => receive(&outcome, TIMEOUT.saturating_sub(start.elapsed())),
             // Another call waits for it.
             Ok(None) => ask(&name, see),
             Err(errno) => Err(errno),
@@ -63,20 +63,20 @@ pub(super) fn ask_all<T: Send + 'static>(
 }
 
 /// Acts on a device as soon as no other call does. ETIMEDOUT: the device does not answer.
-pub(super) fn patiently<T: Send + 'static>(
+pub(super) fn in_time<T: Send + 'static>(
     name: &str,
     act: impl FnOnce() -> Result<T, Errno> + Send + 'static,
 ) -> Result<T, Errno> {
     let mut asked = lock(&ASKED);
     while let Some(since) = asked.get(name) {
-        let left = PATIENCE.saturating_sub(since.elapsed());
+        let left = TIMEOUT.saturating_sub(since.elapsed());
         if left.is_zero() {
             return Err(Errno::TIMEDOUT);
         }
         let woken = ANSWERED.wait_timeout(asked, left);
         (asked, _) = woken.unwrap_or_else(PoisonError::into_inner);
     }
-    receive(&begin(asked, name, act)?, PATIENCE)
+    receive(&begin(asked, name, act)?, TIMEOUT)
 }
 
 /// Acts on a device in a thread of its own, because the kernel may wait for the filesystem of its file.
@@ -95,7 +95,7 @@ fn begin<T: Send + 'static>(
         let answer = act();
         lock(&ASKED).remove(&asked);
         ANSWERED.notify_all();
-        // After the patience nobody receives it.
+        // After the timeout nobody receives it.
         let _ = done.send(answer);
     });
     if let Err(error) = started {
@@ -106,8 +106,8 @@ fn begin<T: Send + 'static>(
     Ok(outcome)
 }
 
-fn receive<T>(outcome: &Receiver<Result<T, Errno>>, patience: Duration) -> Result<T, Errno> {
+fn receive<T>(outcome: &Receiver<Result<T, Errno>>, timeout: Duration) -> Result<T, Errno> {
     outcome
-        .recv_timeout(patience)
+        .recv_timeout(timeout)
         .unwrap_or(Err(Errno::TIMEDOUT))
 }

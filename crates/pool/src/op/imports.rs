@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::disk::entry::Entry;
 use crate::disk::error::{Error, Result};
-use crate::disk::incoming::{IncomingEntry, MAX_PATH, names};
+use crate::disk::imports::{ImportEntry, MAX_PATH, names};
 use crate::disk::layout;
 use crate::disk::open::Disk;
 use crate::disk::record::{Record, Unreadable, VolumeRecord};
@@ -75,22 +75,22 @@ impl Pool {
     pub fn find_incoming(
         &self,
         is_wanted: impl Fn(&VolumeRecord) -> bool,
-    ) -> Result<Option<IncomingEntry>> {
+    ) -> Result<Option<ImportEntry>> {
         let disk = self.disk()?;
         let found = (|| {
-            let Some(incoming) = disk.incoming()? else {
+            let Some(incoming) = disk.imports()? else {
                 return Ok(None);
             };
             let mut found = Vec::new();
             for name in names(&incoming).context("list the imports")? {
-                let entry = match IncomingEntry::open(&incoming, &name) {
+                let entry = match ImportEntry::open(&incoming, &name) {
                     Ok(entry) => entry.filter(|entry| is_wanted(&entry.record)),
                     Err(Unreadable::Damaged(_)) => None,
                     Err(Unreadable::Fault(fault)) => return Err(fault),
                 };
                 found.extend(entry);
             }
-            Ok(found.into_iter().min_by_key(IncomingEntry::progress))
+            Ok(found.into_iter().min_by_key(ImportEntry::stage))
         })();
         found.map_err(|fault: Fault| self.classify(fault))
     }
@@ -98,7 +98,7 @@ impl Pool {
     /// Refuses the id of a volume whose tree waits in the directory of imports.
     pub fn check_no_import(&self, id: VolumeId) -> Result<()> {
         let waits = self.find_incoming(|record| record.id == id)?;
-        let Some(entry) = waits.filter(|entry| entry.progress().is_unfinished()) else {
+        let Some(entry) = waits.filter(|entry| entry.stage().is_unfinished()) else {
             return Ok(());
         };
         self.check_no_copy(&entry)?;
@@ -111,7 +111,7 @@ impl Pool {
     }
 
     /// Refuses an entry whose copy an earlier version did not end.
-    pub fn check_no_copy(&self, entry: &IncomingEntry) -> Result<()> {
+    pub fn check_no_copy(&self, entry: &ImportEntry) -> Result<()> {
         match entry.unfinished_copy(self.path()) {
             None => Ok(()),
             Some(copy) => Err(Refusal::UnfinishedCopy(copy).into()),
@@ -120,7 +120,7 @@ impl Pool {
 
     /// Makes a tree a volume, visible by one rename and durable on return. If the pool enforces sizes,
     /// the volume is not published before [`Pool::enforce`] has ended.
-    pub fn import(&self, work: &Work<'_>, tree: IncomingEntry) -> Result<Arc<Entry>> {
+    pub fn import(&self, work: &Work<'_>, tree: ImportEntry) -> Result<Arc<Entry>> {
         let (disk, _) = self.attached()?;
         let classify = |fault| self.classify(fault);
         let record = tree.record.clone();
@@ -168,11 +168,7 @@ impl Pool {
 
     /// The quota id for a tree, and the enforcement that it has already. A subvolume has them from the
     /// volume whose export is undone.
-    fn quota_of_tree(
-        &self,
-        disk: &Disk,
-        tree: &IncomingEntry,
-    ) -> Result<(Option<u32>, Enforcement)> {
+    fn quota_of_tree(&self, disk: &Disk, tree: &ImportEntry) -> Result<(Option<u32>, Enforcement)> {
         let classify = |fault| self.classify(fault);
         let (quota, none) = (&disk.quota, Enforcement::None);
         match quota.enforcement() {
@@ -212,7 +208,7 @@ impl Pool {
     }
 
     /// Refuses a tree in the directory of imports that an earlier version copies to the host.
-    pub fn check_gives_entry(&self, entry: &IncomingEntry) -> Result<()> {
+    pub fn check_gives_entry(&self, entry: &ImportEntry) -> Result<()> {
         self.check_no_copy(entry)?;
         if entry.is_counted() {
             let id = entry.record.id;
@@ -240,7 +236,7 @@ impl Pool {
                 &mut |_| {},
             )?
         };
-        let moved = disk.move_to_incoming(&entry.directory);
+        let moved = disk.move_to_imports(&entry.directory);
         let name = moved.map_err(|fault| self.classify_data(entry, fault))?;
         // Before the reservation ends, because the space is still used.
         if !disk.accounts() {
