@@ -1,5 +1,5 @@
 #!/bin/sh
-# The inner part of run.sh ceiling: the calls to one node with up to 10,000 volumes and 500 pods, beside the bare system
+# The inner part of run.sh ceiling: the calls to one node with up to 10,000 volumes and 500 pods, and the bare system
 # calls, and the start, the memory and `rootcellar check` of that node. Writes ceiling.tsv.
 #
 # Env: LOAD, FLOOR, ROOTCELLAR as run.sh sets them; BENCH_DIR, RESULTS, MEASURE
@@ -21,7 +21,7 @@ keep() { # PROGRAM VOLUMES PODS [argument...]
         '. + {$program, $volumes, $pods}' "$work/line" >>"$results"
 }
 
-# Starts the driver again, and lets `check` read the pool beside it.
+# Starts the driver again, and lets `check` read the pool while it runs.
 start_and_check() { # VOLUMES
     reopen
     started=$(date +%s%3N)

@@ -43,7 +43,7 @@ disk() {
     mkdir "$pool"
 }
 
-# Runs the jobs on a new volume, or beside the pool.
+# Runs the jobs on a new volume, or next to the pool.
 volume() { # KIND
     case $1 in
     bare)

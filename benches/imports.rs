@@ -1,5 +1,5 @@
 //! Measures the import of a directory with many files by rename, and its export, into a pool that
-//! enforces sizes, beside the bare system calls that charge as many files.
+//! enforces sizes, compared with the bare system calls that charge as many files.
 //!
 //! Where the kernel has no project quota, only XFS is measured: it stores the ids, and the limits are
 //! those of a fake.

@@ -6,17 +6,17 @@
 #        run.sh enforcement  measure the cost of enforced sizes, on btrfs, where this kernel enforces them; also
 #                            calls with snapshots present, the CPU time after deletions, and the space that quota ids
 #                            leave on an XFS
-#        run.sh reclaim [FILESYSTEM...]  measure the removal of trees beside rm -rf
-#        run.sh copies [FILESYSTEM...]   measure copies of trees beside cp -a
-#        run.sh moves [FILESYSTEM...]    measure the copy of a claim's volume beside tar | tar
-#        run.sh images [FILESYSTEM...]   measure images beside directories, and publish 200 images
-#        run.sh data [FILESYSTEM...]     measure reads and writes of volumes of each kind beside the bare filesystem, with fio
-#        run.sh ceiling      measure a node with 10,000 volumes and 500 pods beside the bare system calls
+#        run.sh reclaim [FILESYSTEM...]  measure the removal of trees and of rm -rf
+#        run.sh copies [FILESYSTEM...]   measure copies of trees and by cp -a
+#        run.sh moves [FILESYSTEM...]    measure the copy of a claim's volume and by tar | tar
+#        run.sh images [FILESYSTEM...]   measure images and directories, and publish 200 images
+#        run.sh data [FILESYSTEM...]     measure I/O of volumes of each kind and of the bare filesystem by fio
+#        run.sh ceiling      measure a node with 10,000 volumes and 500 pods, and the bare system calls
 #        run.sh imports      measure the import of 100,000 files by rename, and in a guest whose kernel enforces sizes
 #        run.sh compare REVISION  measure this version and another one alternately, and print the ratios
-#        run.sh sets         measure a set of 64 members beside one pool, with 10,000 volumes each, and the CPU time of
+#        run.sh sets         measure a set of 64 members and one pool, with 10,000 volumes each, and the CPU time of
 #                            100 members without calls
-#        run.sh peers [NAME=COMMAND...]  measure other drivers beside this one; peers.sh says what a command is
+#        run.sh peers [NAME=COMMAND...]  measure other drivers and this one; peers.sh says what a command is
 #        run.sh steady       create and delete volumes for DURATION, and compare the first interval with the last
 # Needs: the parts of hack/setup.sh; root, for the mounts; for data, fio.
 # Env:   CARGO_TARGET_DIR  absolute

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The inner part of run.sh sets. Measures a set beside one pool with as many volumes, in turns, and prints the median of
+# The inner part of run.sh sets. Measures a set and one pool with as many volumes, in turns, and prints the median of
 # the ratios of the pairs, because the machine's noise is two-fold. Measures the CPU time of a set without calls. Writes
 # sets.tsv.
 #

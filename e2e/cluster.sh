@@ -4,7 +4,7 @@
 # Usage: cluster.sh COMMAND [argument...]   it finds KUBECONFIG set and the node's mounts in /proc/$(cat $RUN/nodeN.pid)/root
 # Needs: root, cgroup v1 or v2, the parts of setup.sh e2e and of parts.sh.
 # Env:   PARTS        the built parts, absolute
-#        RUN          a directory for logs and the nodes' files, absolute, created anew
+#        RUN          a directory for logs and the nodes' files, absolute; it is recreated
 #        NODES        the numbers of the nodes, default "1 2"; without any and without machines, there is no registry either
 #        MACHINES     the numbers of nodes that are machines, which the command starts: each has a network card tapN
 #        CONTROLLERS SCHEDULER CONTROLLER_QPS AUDIT  see control-plane.sh

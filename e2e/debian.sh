@@ -3,7 +3,7 @@
 # for qemu. The disk has a partition table, GRUB and an ext4 with Debian's cloud kernel and an initramfs of busybox. Installs
 # nothing here.
 #
-# Usage: debian.sh DIRECTORY   the directory is made anew
+# Usage: debian.sh DIRECTORY   the directory is recreated
 # Needs: root; apt-get with Debian 12, busybox-static, e2fsprogs.
 # Env:   PARTS  as in parts.sh; the packages stay in debian/ there
 set -eu

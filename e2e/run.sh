@@ -11,7 +11,7 @@
 #        run.sh migration [argument of the test binary...]   moves claims of local-path-provisioner and others; lost nodes and objects
 #        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
 #        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd
-#        run.sh scale                                        measures the price of many nodes and volumes, and writes the table
+#        run.sh scale                                        measures the cost of many nodes and volumes, and writes the table
 #        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
 # Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
 #        without changes.

@@ -1,5 +1,5 @@
-//! Writes the man pages and the shell completions of `rootcellar` and `rootcellar-migrate`. A release has them beside the
-//! programs, so that no image has the code that makes them.
+//! Writes the man pages and the shell completions of `rootcellar` and `rootcellar-migrate`. A release has them next to
+//! the programs, so that no image has the code that makes them.
 
 use std::error::Error;
 use std::fs;

@@ -51,7 +51,7 @@ runs() { # ARCHIVE LAYER   runs the other programs in a root of these files alon
         check xfs /sbin/mkfs.xfs -q -f -s size=4096'
 }
 # Builds the image of a package, a stage of the Dockerfile, as $archive with the layer $layer, and checks it. The licences
-# are those of the files beside the program.
+# are those of the files next to the program.
 build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     package=$1 arch=$3 limit=$4 user=$5 licences=$6
     name=$registry/$package:$version packed=image/files/$arch

@@ -47,7 +47,7 @@ cargo run --quiet --locked --example manual -- "$parts/manual"
 archive "$dist/rootcellar-$version-manual.tar" "$parts/manual" completions man
 
 echo "release: bill of materials"
-# It is written beside the sources and names their directory.
+# It is written next to the sources and names their directory.
 bom=rootcellar-$version.cdx
 git archive --output="$parts/sources.tar" HEAD
 tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"

@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 goal=${1:-all}
 case $goal in
 quick | lint | check) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-0} ;;
-guests) [ $# -eq 2 ] ;; # of this script alone, beside its other tests
+guests) [ $# -eq 2 ] ;; # of this script alone, next to its other tests
 all) ROOTCELLAR_REQUIRE_ALL=${ROOTCELLAR_REQUIRE_ALL:-1} ;;
 *)
     echo "usage: test.sh [quick|lint|check|all]" >&2

@@ -144,13 +144,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// The pools and sets. Fails if a file of the server or of the kubelet is in a pool or beside the
+    /// The pools and sets. Fails if a file of the server or of the kubelet is in a pool or next to the
     /// socket, or if the kubelet's directory does not exist.
     pub fn pools(&self) -> Result<Configured> {
         let configured = self.pools.all()?;
         let state_dir = self.state.state_dir.as_path();
         let own = state_dir.display();
-        // A socket in the root directory has every other directory beside it.
+        // A socket in the root directory has every other directory next to it.
         let is_beside = |dir: &Path| dir.parent().is_some() && state_dir.starts_with(dir);
         if self.endpoint.parent().is_some_and(is_beside) {
             let problem = format!("{own} is in the directory of the socket; put it elsewhere");

@@ -270,7 +270,7 @@ spec:
 type hiding struct {
 	*machine
 	kept held
-	// deleted is a volume whose claim was deleted, with its file, and waits a claim that the node shall provision.
+	// deleted is a volume whose claim was deleted, with its file, and waits a claim that the node is to provision.
 	deleted     *corev1.PersistentVolume
 	file, waits string
 }

@@ -110,7 +110,7 @@ func (s *scenario) evict(set string) {
 	s.kubectl("delete", "pod", set+"-0", "--force", "--grace-period=0", "--ignore-not-found")
 }
 
-// elsewhere waits until the set's claim was made anew and bound on a node that exists.
+// elsewhere waits until the set's claim was recreated and bound on a node that exists.
 func (s *scenario) elsewhere(set, before string) {
 	s.Helper()
 	s.eventually("the claim of set "+set+" is made anew", 2*patience, func() string {

@@ -1,8 +1,8 @@
 // Package fleet tests rootcellar-fleet between the stock sidecars, on a real control plane.
 //
-// cluster.sh starts the control plane without nodes. Here a node is its objects, and beside them the real driver, csi-provisioner
-// and csi-snapshotter; a pod is scheduled and never runs. Each client has a proxy of its own, which holds one write at a
-// time, so that each race is met on purpose. main_test.go lists the scenarios.
+// cluster.sh starts the control plane without nodes. Here a node is its objects, and with them the real driver,
+// csi-provisioner and csi-snapshotter; a pod is scheduled and never runs. Each client has a proxy of its own, which
+// holds one write at a time, so that each race is met on purpose. main_test.go lists the scenarios.
 package fleet
 
 import (

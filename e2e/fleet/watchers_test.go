@@ -28,7 +28,7 @@ var watched = []struct{ path, labels string }{
 		"csi.storage.k8s.io/drivername=" + driver + ",csi.storage.k8s.io/managed-by=external-provisioner-"},
 }
 
-// watchers receive all that the API server sends to nodes, and keep none of it.
+// watchers receive everything that the API server sends to nodes, and keep none of it.
 type watchers struct {
 	bytes, events atomic.Int64
 	context       context.Context

@@ -19,7 +19,7 @@ Host node1
   ServerAliveInterval 15
   ServerAliveCountMax 8
 END
-# A link, because another run may build the guest anew.
+# A link, because another run may build the guest again.
 ln "$CARGO_TARGET_DIR/guests/6.12/root.img" "$RUN/machine/base"
 qemu-img create -q -f qcow2 -b "$RUN/machine/base" -F raw "$RUN/machine/root" 16G
 for disk in 1 2 3 4; do qemu-img create -q -f qcow2 "$RUN/machine/disk$disk" 2G; done

@@ -248,7 +248,7 @@ func databaseOnImage(s *scenario) {
 	}
 }
 
-// counters makes five directories with 3000 files and a counter, and counts in one after the other for ever. At any
+// counters makes five directories with 3000 files and a counter, and counts in one after the other without end. At any
 // instant the counters differ by one at most, and with SYNC=sync those on the disk too.
 const counters = `for d in 0 1 2 3 4; do
 	mkdir /data/$d

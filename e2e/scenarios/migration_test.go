@@ -284,7 +284,7 @@ func (m *move) giveBack() {
 	m.onceSays(m.home, "is the directory "+m.path+" now", "volume", "export", m.id)
 }
 
-// restore creates the old PersistentVolume anew. It is the rollback of drop.
+// restore creates the old PersistentVolume again. It is the rollback of drop.
 func (m *move) restore() {
 	m.Helper()
 	saved := m.old.DeepCopy()
@@ -361,7 +361,7 @@ func (s *scenario) handMade(claim string, n node, source corev1.PersistentVolume
 	s.claim(claim, class, "64Mi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume.Name })
 }
 
-// discard deletes the claim and its volume, whatever its policy.
+// discard deletes the claim and its volume under any policy.
 func (m *move) discard() {
 	m.Helper()
 	m.policy(corev1.PersistentVolumeReclaimDelete)

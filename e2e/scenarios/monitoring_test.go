@@ -303,7 +303,7 @@ func (s *scenario) onNode1(line string) string {
 	return out
 }
 
-// loseRegistration removes the socket. The probe of the registrar notices it, and starts it anew.
+// loseRegistration removes the socket. The probe of the registrar notices it, and starts it again.
 func loseRegistration(s *scenario) func() {
 	s.eventually("the driver is not registered", patience, func() string {
 		// A registrar that starts at this moment makes it again.
@@ -405,7 +405,7 @@ func resistDeletion(s *scenario) func() {
 	return clear
 }
 
-// restartDriver makes the pod of node1 anew, which reads all records.
+// restartDriver recreates the pod of node1, which reads all records.
 func (s *scenario) restartDriver() {
 	s.Helper()
 	s.kubectl("--namespace", system, "delete", "pod", s.driverPod(node1).Name)

@@ -35,7 +35,7 @@ func (s *scenario) obey(section, dir string) {
 	s.Helper()
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section(filepath.Join(dist, "README.md"), section), -1) {
 		commands := strings.ReplaceAll(block[2], "amd64", runtime.GOARCH)
-		// A version of its own would do more: the pods start anew, and the controller's starts.
+		// A version of its own would do more: the pods start again, and the controller's starts.
 		commands = strings.ReplaceAll(commands, "--reset-then-reuse-values", "--reset-then-reuse-values --set log.level=debug,fleet.enabled=true")
 		if block[1] == "" {
 			s.administrator(dir, commands)

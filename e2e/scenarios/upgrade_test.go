@@ -353,7 +353,7 @@ type site struct {
 	grows bool
 }
 
-// sites returns a site for each filesystem and each method of copying, and perhaps one for images. One has the chart's
+// sites returns a site for each filesystem and each method of copying, and possibly one for images. One has the chart's
 // own class.
 func (s *scenario) sites(images bool) []site {
 	s.Helper()

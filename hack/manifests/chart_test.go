@@ -444,7 +444,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// The pool sets reach the driver in its own syntax, beside the pools or without any.
+// The pool sets reach the driver in its own syntax, with the pools or without any.
 func TestPoolSets(t *testing.T) {
 	tests := map[string]string{
 		"[{name: a}]":                                   "a=/var/lib/rootcellar/pools/a",

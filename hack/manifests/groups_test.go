@@ -55,7 +55,7 @@ nodeGroups:
     nodeLabel: {key: zone, values: [b]}
 `
 
-// Every node has exactly one driver, also a node with the labels of two groups, and beside an affinity of the user.
+// Every node has exactly one driver, also a node with the labels of two groups, and with an affinity of the user.
 func TestNodeGroupsAreApart(t *testing.T) {
 	mine := `
 affinity:

@@ -1,6 +1,6 @@
 // Command manifests checks Kubernetes YAML without a cluster.
 //
-// Every argument is a directory. One with a kustomization.yaml is rendered, and must use every other YAML file beside
+// Every argument is a directory. One with a kustomization.yaml is rendered, and must use every other YAML file next to
 // it except those of alone; any other directory is read file by file. Each object is decoded strictly into the type of
 // its API version, so a misspelt field or a value of the wrong type fails here and not on somebody's cluster.
 package main
@@ -81,7 +81,7 @@ func check(dir string) (int, error) {
 	return len(objects), err
 }
 
-// render builds a kustomization and refuses one that forgets a file beside it.
+// render builds a kustomization and refuses one that forgets a file next to it.
 func render(dir string, files []string) ([]byte, error) {
 	source, err := os.ReadFile(filepath.Join(dir, kustomization))
 	if err != nil {

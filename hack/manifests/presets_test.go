@@ -415,7 +415,7 @@ func TestMachineConfigOfSets(t *testing.T) {
 }
 
 // The disks of bare-metal are prepared to enforce sizes, and a class there takes no disk that does not. One set has them
-// all, also beside the preset of a distribution.
+// all, also with the preset of a distribution.
 func TestBareMetal(t *testing.T) {
 	for _, beside := range []string{"values", "k0s", "openshift"} {
 		found := objects(t, presetValues(beside), presetValues("bare-metal"))

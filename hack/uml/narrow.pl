@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 # Runs a command to which the kernel denies the XSAVE state of traced processes (PTRACE_GETREGSET of NT_X86_XSTATE is
 # EINVAL), so that user-mode-linux keeps 512 bytes for each process, as on processors without XSAVE. It has no space for
-# the state of a processor with AMX, requests it nonetheless, and dies of the reply. The price: a process loses the high
+# the state of a processor with AMX, requests it nonetheless, and dies of the reply. The cost: a process loses the high
 # halves of its vector registers when it enters the guest's kernel.
 #
 # Usage: narrow.pl COMMAND [argument...]   on x86_64

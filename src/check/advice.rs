@@ -43,7 +43,7 @@ pub(super) fn after_quota(filesystem: Filesystem) -> &'static str {
 /// Gives snapshots that share blocks, which needs another filesystem.
 pub(super) fn snapshots(filesystem: Filesystem) -> String {
     match filesystem {
-        Filesystem::Xfs => "mkfs.xfs -m reflink=1, which makes the filesystem anew".to_owned(),
+        Filesystem::Xfs => "mkfs.xfs -m reflink=1, which creates the filesystem again".to_owned(),
         _ => "use XFS or btrfs where snapshots must be cheap".to_owned(),
     }
 }
@@ -243,7 +243,7 @@ pub(super) fn recount(filesystem: Filesystem, place: &FsPath) -> String {
     match filesystem {
         Filesystem::Xfs => format!(
             "umount {at} && mount -o noquota {device} {at} && umount {at} && mount -o prjquota \
-             {device} {at}, which counts anew"
+             {device} {at}, which counts again"
         ),
         _ => format!("umount {at} && e2fsck -f {device} && mount -o prjquota {device} {at}"),
     }

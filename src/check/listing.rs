@@ -64,7 +64,7 @@ pub fn contents(options: &PoolOptions) -> PoolContents {
     holdings
 }
 
-/// Leaves out the copies that an unfinished move left beside the volume itself.
+/// Leaves out the copies that an unfinished move left next to the volume itself.
 pub fn hide_old_copies(pools: &mut [PoolContents]) {
     let volumes = || pools.iter().flat_map(|contents| &contents.volumes);
     let served = volumes().filter(|held| held.entry.record.is_served());

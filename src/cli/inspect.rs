@@ -349,7 +349,7 @@ fn list_json<K: Kind>(pools: &[PoolContents]) -> Value {
     json!({ K::HOME: all, "quarantined": quarantined, "unavailable": unavailable })
 }
 
-/// The record and the details beside it.
+/// The record and the details next to it.
 fn to_json<K: Kind>(contents: &PoolContents, held: &Held<K>) -> Value {
     let Inspection { name, path, .. } = &contents.pool;
     let charge = held.charge;

@@ -208,7 +208,7 @@ fn adopted_lines(path: &Path, node: &NodeName, adopted: &Adopted) -> String {
         return done;
     }
     format!(
-        "{done}\nit was of node {from}: write its PersistentVolumes anew for this node before that \
+        "{done}\nit was of node {from}: recreate its PersistentVolumes for this node before that \
          node retires the pool"
     )
 }

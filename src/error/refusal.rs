@@ -213,7 +213,7 @@ pub enum Unsuitable {
         other: PoolName,
         reason: Unavailable,
     },
-    /// The pool to which a volume shall be moved.
+    /// The pool to which a volume should be moved.
     #[error(transparent)]
     Target(pool::Error),
 }

@@ -13,7 +13,7 @@ use super::apart::check_outside;
 use super::place::HostPool;
 use super::{Found, HostPath, ImportServer, check_unused};
 
-/// A volume that shall become a directory of the host.
+/// A volume that is to become a directory of the host.
 #[derive(Debug, Clone)]
 pub struct ExportTo {
     pub os: Os,

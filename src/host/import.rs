@@ -24,7 +24,7 @@ pub trait ImportServer {
     fn export(&self, id: VolumeId, dry_run: bool) -> Result<Export>;
 }
 
-/// A directory that shall become a volume.
+/// A directory that is to become a volume.
 #[derive(Debug, Clone)]
 pub struct Import {
     pub os: Os,

@@ -75,7 +75,7 @@ mod tests {
             ("only preferred: this node", vec![], vec![theirs(), ours()], false),
             ("only preferred: another node", vec![], vec![theirs()], true),
             ("a key we do not know", vec![zone()], vec![], true),
-            ("a key we do not know beside ours", vec![both()], vec![], true),
+            ("a key we do not know next to ours", vec![both()], vec![], true),
             ("one of them is ours", vec![both(), ours()], vec![], false),
             ("no segment", vec![place(&[])], vec![], true),
             ("the key in capitals", vec![upper()], vec![], false),

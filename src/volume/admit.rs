@@ -32,7 +32,7 @@ pub(super) enum Purpose {
     Undelete,
     /// A deleted snapshot comes back.
     UndeleteSnapshot,
-    /// A volume of another member of the set comes, perhaps for the second time.
+    /// A volume of another member of the set comes, possibly for the second time.
     Move,
     /// A volume grows where it is.
     Expand,

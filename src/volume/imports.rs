@@ -17,7 +17,7 @@ use crate::volume::volumes::Volumes;
 use pool::imports::{ImportEntry, ImportStage};
 use pool::{Entry, Pool, PoolSet, VolumeRecord};
 
-/// A directory of the host that shall become a volume.
+/// A directory of the host that is to become a volume.
 #[derive(Debug, Clone)]
 pub struct ImportRequest {
     /// The pool, or the member of a set.
@@ -91,7 +91,7 @@ impl Export {
 }
 
 impl Volumes {
-    /// Returns the place of a directory that shall become a volume. A new import is refused if the pool takes no
+    /// Returns the place of a directory that is to become a volume. A new import is refused if the pool takes no
     /// new volume, or has no free space for it. Nothing is changed.
     pub fn check_import(&self, request: &ImportRequest) -> Result<ImportPlace> {
         // A call may be making the volume, although its client has ended.

@@ -205,7 +205,7 @@ impl Volumes {
         }
     }
 
-    /// Whether any pool knows an id, in whatever state.
+    /// Whether any pool knows an id, in any state.
     pub(super) fn is_known<R: Resource>(&self, id: R::Id) -> bool {
         let answers = self.between_moves(|| self.ask_all::<R>(id));
         answers.values().any(Answer::is_known)

@@ -324,7 +324,7 @@ impl Database {
     }
 }
 
-/// Takes the free space of the disk, as data beside the pool does.
+/// Takes the free space of the disk, as data next to the pool does.
 fn fill(disk: &Path) {
     let path = disk.join(FILLER);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -392,7 +392,7 @@ pub async fn recover(
     }
 }
 
-/// Writes numbers into all databases until the power is cut, and fills the disk meanwhile if it shall be full.
+/// Writes numbers into all databases until the power is cut, and fills the disk meanwhile if it should be full.
 fn write(node: &DiskNode, unflushed: &Path, is_full: bool, acknowledged: &[String]) {
     let to = format!("of={}", unflushed.display());
     let only = ["if=/dev/urandom", "bs=4K", "count=1", "oflag=direct"];

@@ -176,7 +176,7 @@ async fn what_does_not_fit_into_a_copy_is_out_of_range() {
 }
 
 /// Shared blocks are charged to every volume and snapshot that shares them, and all of them may be
-/// overwritten. Here a volume nearly full of shared blocks, its source and a reservation beside
+/// overwritten. Here a volume nearly full of shared blocks, its source and a reservation next to
 /// them are all written in full.
 ///
 /// Proves: SN20.

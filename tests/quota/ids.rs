@@ -138,7 +138,7 @@ async fn ids_that_others_are_charged_to_are_passed_over() {
 }
 
 /// The pool's own directories have no quota id. An entry moved to the trash therefore stays charged
-/// to its volume, and an entry made beside it is charged to nobody.
+/// to its volume, and an entry made next to it is charged to nobody.
 ///
 /// Proves: S18.
 #[tokio::test]

@@ -266,7 +266,7 @@ fn below(rig: &Rig, volume: &str) -> PathBuf {
 }
 
 /// Reservations that the filesystem cannot meet any more are wrong. They are a note if the operator
-/// allows more than the free space; other data beside the pool is a note, too.
+/// allows more than the free space; other data next to the pool is a note, too.
 ///
 /// Proves: T4.
 #[test]

@@ -282,7 +282,7 @@ fn a_full_image_leaves_its_neighbour_space() {
     file.sync_all().unwrap();
 }
 
-/// A running pod's writes are in its snapshot at once, and the restore and the clone mount beside their
+/// A running pod's writes are in its snapshot at once, and the restore and the clone mount next to their
 /// source. A restore may be larger.
 ///
 /// Proves: I3.
@@ -422,7 +422,7 @@ fn an_image_grows_while_it_is_mounted() {
     );
 }
 
-/// An image grows through a target that is read-only, alone or beside one that is not.
+/// An image grows through a target that is read-only, alone or next to one that is not.
 ///
 /// Proves: I4.
 #[test]
@@ -607,7 +607,7 @@ fn requests_for_impossible_images_are_refused() {
     assert_eq!(refused.code(Operation::CreateVolume), Code::InvalidArgument);
 }
 
-/// A thin image occupies the space that was written. A thick one of the same size does not fit beside it.
+/// A thin image occupies the space that was written. A thick one of the same size does not fit next to it.
 ///
 /// Proves: I1.
 #[test]

@@ -30,7 +30,7 @@ use support::{Fakes, Running, create, directory_of, eventually, names, publish, 
 
 const SIZE: u64 = 8 << 20;
 
-/// A node with one pool, and beside it, on the same filesystem, the directory "old".
+/// A node with one pool, and next to it, on the same filesystem, the directory "old".
 struct Host {
     node: MemoryNode,
     driver: Running,
@@ -297,7 +297,7 @@ const OBSTACLES: [Obstacle; 11] = [
     ),
 ];
 
-/// Starts a process with a mount namespace, where a directory beside the old one is mounted at "own", and
+/// Starts a process with a mount namespace, where a directory next to the old one is mounted at "own", and
 /// which uses that.
 fn leave(host: &Host, dir: &str, use_it: &str) {
     let at = host.node.path("own");
@@ -401,7 +401,7 @@ fn the_space_of_an_imported_directory_is_counted_once() {
 }
 
 /// A tree that waits between its path and the pool is finished with new flags, and no other volume gets its
-/// name. Its size need not be free beside it.
+/// name. Its size need not be free in addition to it.
 ///
 /// Proves: IM3, IM4.
 #[test]

@@ -325,7 +325,7 @@ impl World {
             self.model.free_space_for(capacity);
         }
         let left = self.driver().capacity(&class, &[]).unwrap();
-        // A thick image occupies its size, and the records beside it occupy some of the rest.
+        // A thick image occupies its size, and the records next to it occupy some of the rest.
         let mut volumes = self.model.volumes.values();
         let has_image = volumes.any(|made| made.pool == pool && made.image.is_some());
         let is_rest = (has_image || unsure > 0) && left.largest.0 < TOLERANCE;

@@ -281,8 +281,8 @@ fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
     }
 }
 
-/// A thing that is left beside the record may be the data under another name. With `keep`, a deletion keeps it; in quarantine,
-/// the object is not deleted, and `check` says how to put back the parts of an interrupted repair.
+/// A thing that is left next to the record may be the data under another name. With `keep`, a deletion keeps it; in
+/// quarantine, the object is not deleted, and `check` says how to put back the parts of an interrupted repair.
 ///
 /// Proves: R2, UD11, T5.
 #[test]

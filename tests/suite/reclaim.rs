@@ -98,7 +98,7 @@ fn what_links_point_to_is_not_touched() {
     assert!(names(&fixture.pool).contains(&"volumes".to_owned()));
 }
 
-/// FIFOs and sockets are removed without being opened, because opening could block for ever.
+/// FIFOs and sockets are removed without being opened, because opening could block permanently.
 ///
 /// Proves: R8.
 #[test]
@@ -468,7 +468,7 @@ fn a_removal_that_an_unavailable_pool_ended_goes_on() {
     assert!(quota.limits().is_empty(), "{:?}", quota.limits());
 }
 
-/// An entry that is reclaimed before its delete is answered does not stay in the counters for ever.
+/// An entry that is reclaimed before its delete is answered does not stay in the counters permanently.
 ///
 /// Proves: G8.
 #[test]

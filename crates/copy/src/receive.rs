@@ -1,4 +1,4 @@
-//! The receiver: makes the target what the stream says, whatever an interrupted run left there.
+//! The receiver: makes the target what the stream says, no matter what an interrupted run left there.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;

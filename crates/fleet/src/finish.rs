@@ -74,7 +74,7 @@ pub(crate) fn content(content: &SnapshotContent, lost: &Lost<'_>, due: &mut Due)
     end(about, confirm, (change, Some(report)))
 }
 
-/// An unbound claim that a missing node shall provision. With a source, the claim is bound to that node's fate.
+/// An unbound claim that a missing node was to provision. With a source, the claim is bound to that node's fate.
 pub(crate) fn claim(claim: &Claim, view: &View, lost: &Lost<'_>, due: &mut Due) -> Verdict {
     let unbound = claim.volume.is_none() && !claim.bound && !claim.deleting && !claim.copies;
     let Some(node) = claim.selected.as_ref().filter(|_| unbound) else {

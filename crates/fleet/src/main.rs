@@ -259,7 +259,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
     start_log(cli.log_format)?;
     let stop = stopped()?;
     let mut config = Config::infer().await?;
-    // Without these, a list would wait for ever for an API server that lost its power.
+    // Without these, a list would never stop waiting for an API server that lost its power.
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true;
     let namespace = cli
@@ -348,7 +348,7 @@ async fn rounds(
 }
 
 /// Reads the pages of the drivers again and again, and compares them with the objects of the cluster. Without a key, waits
-/// for ever.
+/// permanently.
 async fn read_pages(cluster: &Cluster, writer: &Writer, settings: &Settings) {
     let Some(reader) = &writer.server.reader else {
         return std::future::pending().await;
@@ -387,7 +387,7 @@ async fn read_pages(cluster: &Cluster, writer: &Writer, settings: &Settings) {
     }
 }
 
-/// Ends when the process shall.
+/// Ends when the process has to end.
 fn stopped() -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

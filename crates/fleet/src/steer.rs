@@ -13,7 +13,7 @@ use crate::view::View;
 pub(crate) enum Decision {
     /// Nothing is to do: the source is not usable yet, or the claim names its node.
     Rest,
-    /// The claim shall name this node.
+    /// The claim should name this node.
     Select(String),
     /// No node can be named, for this reason.
     Refuse(Report),

@@ -13,7 +13,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives the calling thread the lowest priority among those of its control group. It shall seldom take a lock, because
+/// Gives the calling thread the lowest priority among those of its control group. It must seldom take a lock, because
 /// others wait while it has one and does not run.
 pub fn lower_priority() -> Result<(), Errno> {
     // Linux has a priority for each thread, and without an id the call is about the calling one.

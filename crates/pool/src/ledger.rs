@@ -371,7 +371,7 @@ impl PoolState {
     pub(super) fn keep<R: Resource>(&self, id: R::Id, name: KeptName, kept: KeptEntry) {
         let index = &mut self.lock().index;
         index.remove::<R>(id);
-        // Otherwise the pool was opened anew meanwhile.
+        // Otherwise the pool was opened again meanwhile.
         if index.remove_kept(&name).is_some() {
             index.add_kept(name, kept);
         }

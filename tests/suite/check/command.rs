@@ -37,7 +37,7 @@ fn found<'a>(report: &'a Value, level: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Beside a running server, the command changes nothing and takes no lock. If nothing is wrong, the
+/// While a server runs, the command changes nothing and takes no lock. If nothing is wrong, the
 /// exit code is 0, with any notes. The lines say the same as the JSON.
 ///
 /// Proves: T1.

@@ -130,7 +130,7 @@ fn images_that_are_not_as_recorded_are_reported() {
 pub(super) const ATTACHED: &str = "which a pod attached to it";
 
 /// A device with a number of the driver and the file of somebody else is reported, also one with the name of an
-/// image, and beside a pool without images. An image of another pool is not.
+/// image, and next to a pool without images. An image of another pool is not.
 ///
 /// Proves: T4.
 #[test]

@@ -53,7 +53,7 @@ fn snapshot(rig: &Rig) -> PathBuf {
 }
 
 /// Copies share the bytes that are charged to their original. That is not wrong, also after all of
-/// it was written anew.
+/// it was written again.
 ///
 /// Proves: T4.
 #[test]

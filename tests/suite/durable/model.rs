@@ -314,7 +314,7 @@ impl View {
         self.places.iter().any(|(_, known)| *known == index)
     }
 
-    /// Removes renamed entries from `staging/`, and from the old name beside the new one.
+    /// Removes renamed entries from `staging/`, and from the old name next to the new one.
     fn rename(&mut self, inodes: &[Inode]) {
         let is_old = |path: &Path, index: Index| {
             let now = inodes[index].place.as_ref().map(|(_, name)| name);

@@ -22,7 +22,7 @@ use support::server::{Clients, Server};
 use support::{Node, directory_of, eventually, fuse, names, require, skip};
 use swap::{Nodes, Swapper};
 
-/// A served node with a pool on its own disk, and foreign files beside it.
+/// A served node with a pool on its own disk, and foreign files next to it.
 struct Place {
     // Dropped in this order: the users of the disk before the disk.
     clients: Clients,

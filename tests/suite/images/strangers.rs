@@ -58,7 +58,7 @@ impl Drop for ForeignLoop {
     }
 }
 
-/// Waits for a function, but not for ever.
+/// Waits for a function, but not without end.
 fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, outcome) = mpsc::channel();
     std::thread::spawn(move || {
@@ -71,7 +71,7 @@ fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
 /// The first numbers of devices: one outside and one inside the driver's range.
 const FIRST: [u32; 2] = [5000, 3600];
 
-/// No call waits for a loop device of somebody else, whatever its number.
+/// No call waits for a loop device of somebody else, with any number.
 ///
 /// Proves: B4.
 #[test]

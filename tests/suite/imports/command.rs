@@ -1,4 +1,4 @@
-//! `volume import` and `volume export`, beside a running server.
+//! `volume import` and `volume export`, while a server runs.
 
 use std::path::Path;
 use std::process::{Command, Output};

@@ -1,4 +1,4 @@
-//! Deletions and undeletions beside creations that fill the pool.
+//! Deletions and undeletions together with creations that fill the pool.
 
 use std::thread;
 use std::time::Instant;

@@ -20,7 +20,7 @@ use support::{create, name, names};
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
 const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
 const SIZE: u64 = 16 * MIB;
-/// The maximum size of a file in MiB. A write replaces the file and needs free space beside the old
+/// The maximum size of a file in MiB. A write replaces the file and needs free space next to the old
 /// data.
 const MOST: usize = 5;
 

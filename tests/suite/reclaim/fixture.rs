@@ -7,7 +7,7 @@ use pool::PoolStatus;
 
 use support::{Fakes, Node, Running, create, directory_of, eventually, names};
 
-/// A node with a loaded pool, and a directory beside the pool that the driver must not touch.
+/// A node with a loaded pool, and a directory next to the pool that the driver must not touch.
 pub struct ReclaimFixture {
     running: Option<Running>,
     pub pool: PathBuf,

@@ -69,7 +69,7 @@ fn placeholders(node: &DriverNode) -> Vec<PathBuf> {
     paths
 }
 
-/// An XFS without a free block deletes volumes at the same time, and beside entries that resist, also
+/// An XFS without a free block deletes volumes at the same time, and next to entries that resist, also
 /// after a restart. It is empty again once they are reclaimed.
 ///
 /// Proves: DK5.

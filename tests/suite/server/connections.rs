@@ -116,7 +116,7 @@ async fn a_probe_succeeds_while_a_peer_takes_every_connection() {
     assert!(held.len() > 400);
 }
 
-/// A connection ends, whatever its peer does: send nothing, send a byte at a time, read no answer, or
+/// A connection ends, no matter what its peer does: send nothing, send a byte at a time, read no answer, or
 /// keep the connection after the answer.
 ///
 /// Proves: SV8.

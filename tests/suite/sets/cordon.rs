@@ -20,7 +20,7 @@ fn memory(node: &Node) -> KnownPools {
     KnownPools::open(Os::default(), &node.path("state")).unwrap()
 }
 
-/// Cordons a member, as `pool cordon` does beside the server, or ends that; returns its id.
+/// Cordons a member, as `pool cordon` does while the server runs, or ends that; returns its id.
 fn cordon(node: &MemorySet, member: &str, cordoned: bool) -> PoolId {
     let option = format!("p={}", node.member(member).display());
     let options: PoolOptions = option.parse().unwrap();

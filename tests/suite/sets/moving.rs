@@ -370,7 +370,7 @@ fn a_moved_volume_outlives_the_disk_that_made_it() {
     driver.delete(&id).unwrap();
 }
 
-/// While the member that a volume was moved to is missing, the volume is neither deleted nor made anew
+/// While the member that a volume was moved to is missing, the volume is neither deleted nor recreated
 /// in the pool that its id names.
 ///
 /// Proves: MV4.

@@ -121,7 +121,7 @@ fn stage_to_rewrite_the_marker() -> StepFixture {
 }
 
 fn marker_is_written_anew(fixture: &StepFixture) {
-    eventually("the marker is written anew", || {
+    eventually("the marker is written again", || {
         other_bytes(&fixture.node.pool("default")) < FOREIGN_BYTES
     });
 }

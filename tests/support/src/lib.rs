@@ -61,7 +61,7 @@ use crate::mounter::FakeMounter;
 /// The name of the node in every test.
 pub const NODE: &str = "test-node";
 
-/// The path of the binary under test; Cargo puts it beside the directory of the test programs.
+/// The path of the binary under test; Cargo puts it next to the directory of the test programs.
 pub fn rootcellar() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(2).unwrap().join("rootcellar")

@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use super::{Identity, Kept};
 use crate::wire::{Object, SNAPSHOTS, named};
 
-/// The node that shall provision a claim. The scheduler writes it, and the csi-provisioner of that node obeys it.
+/// The node that is to provision a claim. The scheduler writes it, and the csi-provisioner of that node obeys it.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// The finalizer that a claim has until no scheduled pod names it.
 const IN_USE: &str = "kubernetes.io/pvc-protection";

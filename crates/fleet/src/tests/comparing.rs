@@ -240,30 +240,27 @@ const UNKNOWN: [OnPage; 10] = [
     ("a driver that loads", |page| page.loaded = false),
     ("a node without the pool", |page| page.pools.clear()),
     ("a list that is cut", |page| page.pools[0].complete = false),
-    ("a retired pool beside a disk that is away", |page| {
+    ("a retired pool and a disk that is away", |page| {
         retire(page);
         page.pools[0].unavailable = Some("nothing is mounted".into());
         page.pools[0].empty = true;
         page.pools[0].complete = false;
     }),
-    (
-        "a retired pool beside a disk that hides what it is",
-        |page| {
-            retire(page);
-            page.pools[0] = PoolInventory {
-                unavailable: Some("it is broken".into()),
-                complete: false,
-                ..pool(None)
-            };
-        },
-    ),
+    ("a retired pool and a disk that hides what it is", |page| {
+        retire(page);
+        page.pools[0] = PoolInventory {
+            unavailable: Some("it is broken".into()),
+            complete: false,
+            ..pool(None)
+        };
+    }),
     ("a retired disk in place of another one", |page| {
         retire(page);
         page.pools[0].found = Some(page.retired[0]);
         page.pools[0].unavailable = Some("its path holds another pool".into());
         page.pools[0].complete = false;
     }),
-    ("a retired pool beside something quarantined", |page| {
+    ("a retired pool with something quarantined", |page| {
         retire(page);
         page.pools[0].quarantined = 1;
     }),

@@ -79,7 +79,7 @@ const NOT_OURS: [Case; 19] = [
     ("has a snapshot that names another's content", |w| {
         w.content(json!({"spec": {"volumeSnapshotRef": {"namespace": "bank"}}}));
     }),
-    ("has a snapshot made anew under the same name", |w| {
+    ("has a snapshot recreated under the same name", |w| {
         w.snapshot(json!({"metadata": {"uid": "uid-anew"}}));
     }),
     ("has a content that is not ready", |w| {
@@ -90,7 +90,7 @@ const NOT_OURS: [Case; 19] = [
         w.claim(json!({"metadata": {"name": "source"}, "spec": {"volumeName": "pv", "dataSourceRef": null}}));
     }),
     (
-        "clones a claim made anew, whose volume belongs to the former",
+        "clones a recreated claim, whose volume belongs to the former",
         |w| {
             clone_source(w);
             w.claim(json!({"metadata": {"name": "source", "uid": "uid-anew"},
@@ -305,7 +305,7 @@ fn writes_of_one_claim_back_off_to_five_minutes() {
     assert_eq!(
         world.steps(),
         ["select node1"],
-        "a claim made anew begins anew"
+        "a recreated claim begins again"
     );
 }
 

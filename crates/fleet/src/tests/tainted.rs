@@ -191,7 +191,7 @@ fn a_class_that_does_not_wait_needs_no_capacity_and_one_ready_pod_is_enough() {
             w.pod(json!({"metadata": {"uid": "uid-pod-old", "deletionTimestamp": "2026-11-26T16:33:00Z"}}));
         }),
         (
-            "a capacity of an earlier pod beside that of this one",
+            "a capacity of an earlier pod next to that of this one",
             |w| {
                 w.capacity("fast", "uid-pod-old");
             },

@@ -220,7 +220,7 @@ pub fn detach(device: Number) -> Result<(), PathFault> {
     unless_taken(detached).map(drop).map_err(failed)
 }
 
-/// The result of an action on a device; `None` if it is removed, or somebody attached a file meanwhile, perhaps
+/// The result of an action on a device; `None` if it is removed, or somebody attached a file meanwhile, possibly
 /// of a filesystem that does not answer.
 fn unless_taken<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
     match result {

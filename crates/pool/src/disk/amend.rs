@@ -96,7 +96,7 @@ impl Disk {
 }
 
 impl<D: Deref<Target = Disk>> Amendment<D> {
-    /// Writes a new version of a record beside it, durably.
+    /// Writes a new version of a record next to it, durably.
     pub(crate) fn prepare(disk: D, directory: &str, record: &VolumeRecord) -> Result<Self, Fault> {
         let dir = os::open_dir(&disk.homes.volumes, directory);
         let dir = dir.context("open a volume's directory")?;

@@ -88,8 +88,8 @@ pub fn read_kept<R: Record>(
     }
 }
 
-/// Reads the record of an entry of which somebody removed everything else by hand. `None` if anything is left beside the
-/// record, because it may be the data under another name, or if the record cannot be trusted alone: where a move or
+/// Reads the record of an entry of which somebody removed everything else by hand. `None` if anything is left with
+/// the record, because it may be the data under another name, or if the record cannot be trusted alone: where a move or
 /// `volume enforce` is unfinished, the data may be elsewhere.
 pub(crate) fn read_emptied<R: Record>(
     home: &OwnedFd,

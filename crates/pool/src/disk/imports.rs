@@ -71,7 +71,7 @@ pub fn names(incoming: &OwnedFd) -> Result<Vec<String>, Errno> {
 }
 
 /// An entry of the directory of imports, opened with its record. The server and the host's side work on it in
-/// turns, so its state is read anew each time.
+/// turns, so its state is read again each time.
 #[derive(Debug)]
 pub struct ImportEntry {
     incoming: OwnedFd,

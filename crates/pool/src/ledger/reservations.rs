@@ -151,7 +151,7 @@ impl Measurement {
 }
 
 impl Reservations {
-    /// Starts anew for a disk that was opened.
+    /// Starts again for a disk that was opened.
     pub(crate) fn opened(&mut self, other: Bytes) {
         self.other = other;
         self.recent = None;

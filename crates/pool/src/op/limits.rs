@@ -1,7 +1,7 @@
 //! The limits of volumes, and the bytes that stay charged to them because copies on btrfs reference them.
 //!
-//! A record says which limit a volume shall have, and the kernel has the limit in force. They are compared when a pool is
-//! opened. Only the holder of `Pool::limiting` changes a record together with its limit.
+//! A record says which limit a volume should have, and the kernel has the limit in force. They are compared when a pool
+//! is opened. Only the holder of `Pool::limiting` changes a record together with its limit.
 //!
 //! Simple quota charges an extent to the subvolume that wrote it first, and to the qgroup of that subvolume. The charge
 //! ends with the last reference to the extent, in any subvolume. A snapshot of a subvolume references its extents and is

@@ -27,7 +27,7 @@ pub fn load(homes: &RecordDirs, pool: PoolId, quota: &dyn Quota) -> Result<Index
         }
     }
     for (name, mut entry) in trash::entries(&homes.trash)? {
-        // A kept object that ended, perhaps for its space: no others end in its place.
+        // A kept object that ended, possibly for its space: no others end in its place.
         if kept::KeptName::parse(&name).is_some() {
             let charged = entry.quota_id.map(|id| quota.usage(id).unwrap_or_default());
             entry.frees = Some(charged.unwrap_or_default());

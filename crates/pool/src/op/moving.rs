@@ -29,7 +29,7 @@ const LOOK: &str = "look for changes in a moved volume";
 
 const FIND_OPEN: &str = "look for open files in a volume";
 
-/// The commit of a move, written beside the record of the former volume before the copy begins, because
+/// The commit of a move, written next to the record of the former volume before the copy begins, because
 /// the disk may be full.
 #[derive(Debug)]
 pub struct HandOver<'a> {

@@ -97,7 +97,7 @@ fn catch_up(disk: &Disk) -> Result<(bool, Option<Duration>), Fault> {
     Ok((moved > 0, (!is_done).then_some(FULL_AGAIN)))
 }
 
-/// Measures trees of a disk beside the reclaimer, if there are any to measure.
+/// Measures trees of a disk while the reclaimer works, if there are any to measure.
 fn measure_trees<'scope>(
     scope: &'scope Scope<'scope, '_>,
     pool: &'scope Pool,
@@ -108,7 +108,7 @@ fn measure_trees<'scope>(
     let name = format!("measure-{}", pool.options.name);
     let thread = std::thread::Builder::new().name(name);
     let measure = move || {
-        // Many deletions at once shall not wait for the measurement.
+        // Many deletions at once must not wait for the measurement.
         if let Err(errno) = lower_priority() {
             tracing::debug!(pool = %pool.options.name, %errno, "measures at full priority");
         }

@@ -10,7 +10,7 @@ use crate::op::pool::Pool;
 /// The short steps of which one reads the time, which is a system call on some machines.
 const STEPS: u32 = 32;
 
-/// A disk that does not answer for so long hangs, whatever it does.
+/// A disk that does not answer for so long hangs, no matter what it does.
 const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
 /// One piece of work on a pool's disk; it ends when this is dropped.

@@ -173,7 +173,7 @@ impl Swap {
         }
     }
 
-    /// Makes a file, and beside the slots a protected file or a FIFO of the same name. The
+    /// Makes a file, and next to the slots a protected file or a FIFO of the same name. The
     /// reclaimer opens only protected entries, to change their flags.
     fn make_protected(&self, protected: bool) {
         self.unprotect("protected");

@@ -54,7 +54,7 @@ fn pool_cordon_says_what_it_did() {
     assert_eq!(memory["cordoned"], Value::from([id]));
 }
 
-/// A set names all its members that are mounted or were served before. Beside a running server, all places
+/// A set names all its members that are mounted or were served before. While a server runs, all places
 /// that list pools show the cordon at once, and `check` gives the way out.
 ///
 /// Proves: PC1, PC3.

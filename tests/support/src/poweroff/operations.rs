@@ -364,7 +364,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         },
         act: |scene| {
             scene.reclaim();
-            eventually("the marker is written anew", || {
+            eventually("the marker is written again", || {
                 other_bytes(scene) < FOREIGN_BYTES
             });
             // There is no reply, and a visible change need not be durable yet.

@@ -59,7 +59,7 @@ pub fn format_of(image: Option<Image>, moved: Option<Move>) -> u32 {
     }
 }
 
-/// The record of a volume or a snapshot, which is in its directory beside `data/`.
+/// The record of a volume or a snapshot, which is in its directory next to `data/`.
 pub trait Record: Serialize + DeserializeOwned {
     type Id: ObjectId;
     const FILE: &'static str;

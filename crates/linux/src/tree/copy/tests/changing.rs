@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, RenameFlags};
 
 use super::*;
 
-/// A directory beside the tree, as the target of links.
+/// A directory next to the tree, as the target of links.
 const PRECIOUS: &str = "precious";
 
 /// Runs what changes the tree until the copies are made.
