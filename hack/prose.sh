@@ -1,14 +1,16 @@
 #!/bin/sh
-# Lints the English of the documents, the comments and the driver's messages; hack/prose/main.go describes it.
-# Last line without files: N passed, N failed, 0 skipped.
+# Lints the English of the documents, the comments and the driver's messages, by the rules of .vale.ini.
 #
-# Usage: prose.sh [FILE...]   default: every file of the project
-# Needs: go; vale, which hack/setup.sh installs.
+# Usage: prose.sh [FILE...]   default: every file of the project, and the tests of the rules
+# Needs: vale, which hack/setup.sh installs.
 # Env:   CARGO_TARGET_DIR  absolute
 set -eu
 cd "$(dirname "$0")/.."
-tools=${CARGO_TARGET_DIR:-$PWD/target}/tools
-export VALE="$tools/vale"
-(cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/prose" .)
-[ $# -gt 0 ] || (cd hack/prose && go test -count=1 -trimpath .)
-exec "$tools/prose" "$@"
+vale=${CARGO_TARGET_DIR:-$PWD/target}/tools/vale
+[ $# -eq 0 ] || exec "$vale" --output=line "$@"
+"$vale" test .vale
+files=$(git ls-files --cached --others --exclude-standard --deduplicate)
+# Not the files that git lists and somebody removed.
+echo "$files" | while IFS= read -r file; do
+    [ ! -f "$file" ] || printf '%s\0' "$file"
+done | xargs -0 "$vale" --output=line

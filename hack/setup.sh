@@ -90,10 +90,10 @@ if [ "$purpose" = test ] && ! cmp -s hack/tools.txt "$tools/tools.txt"; then
     python3 -m pip install --quiet --root-user-action=ignore --require-hashes --upgrade --target "$tools" -r hack/tools.txt
     cp hack/tools.txt "$tools/"
 fi
-if [ "$purpose" = test ] && ! cmp -s hack/prose/go.sum "$tools/vale.sum"; then
+if [ "$purpose" = test ] && ! cmp -s hack/lint/go.sum "$tools/vale.sum"; then
     echo "setup: building vale and actionlint, which takes one to two minutes"
-    (cd hack/prose && go build -trimpath -buildvcs=false -o "$tools/" tool)
-    cp hack/prose/go.sum "$tools/vale.sum"
+    (cd hack/lint && go build -trimpath -buildvcs=false -o "$tools/" tool)
+    cp hack/lint/go.sum "$tools/vale.sum"
 fi
 # To build it takes ten minutes, and to install the package starts a server.
 if [ "$purpose" = test ] && [ ! -x "$tools/promtool" ]; then

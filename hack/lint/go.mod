@@ -1,6 +1,5 @@
-// The linter of English: its own rules here, and Vale for the others. actionlint checks the workflows. Nothing here is
-// linked into the driver.
-module rootcellar.dev/hack/prose
+// The linters that `make lint` runs: Vale for English, by the rules of .vale.ini, and actionlint for the workflows.
+module rootcellar.dev/hack/lint
 
 go 1.26.0
 
