@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use linux::fault::{Fault, InContext};
 use linux::os;
 use linux::quota::Enforcement;
-use objects::{Bytes, NameHash, ObjectId, PoolId};
+use objects::{NameHash, ObjectId, PoolId};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -43,11 +43,8 @@ impl Entry {
 
     /// Whether it has a size that a pool with this enforcement does not enforce.
     pub fn is_not_enforced(&self, enforcement: Enforcement) -> bool {
-        if self.record.image.is_some() {
-            return false;
-        }
-        let own = self.record.enforcement;
-        self.record.size_bytes > Bytes::ZERO && (own == Enforcement::None || own != enforcement)
+        let own = self.record.size_enforcement();
+        own.is_some_and(|own| own == Enforcement::None || own != enforcement)
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Sums {
     pub(crate) freeing: Freeing,
     /// The number of volumes that have the whole disk.
     exclusive: usize,
+    /// The number of volumes with a size to enforce, by the enforcement in their records.
+    sized: [usize; 3],
     /// The number of volumes and snapshots that were removed or replaced, and of changes of the kept objects.
     pub changes: u64,
     /// The number of trash entries that freed space for a grant.
@@ -137,6 +139,9 @@ impl Index {
         sums.copied = sums.copied.saturating_add(record.copied());
         sums.retained = sums.retained.saturating_add(retained);
         sums.exclusive += usize::from(record.is_exclusive());
+        if let Some(by) = record.size_enforcement() {
+            sums.sized[by as usize] += 1;
+        }
         self.moved
             .extend(R::volume(id).filter(|_| entry.record.moved().is_some()));
         let entry = Arc::new(entry);
@@ -159,6 +164,9 @@ impl Index {
         sums.copied = sums.copied.saturating_sub(record.copied());
         sums.retained = sums.retained.saturating_sub(retained);
         sums.exclusive -= usize::from(record.is_exclusive());
+        if let Some(by) = record.size_enforcement() {
+            sums.sized[by as usize] -= 1;
+        }
         sums.changes += 1;
         if let Some(volume) = R::volume(id) {
             self.moved.remove(&volume);
@@ -389,10 +397,12 @@ impl Index {
 
     /// The number of volumes with a size that a pool with this enforcement does not enforce.
     pub fn not_enforced(&self, enforcement: Enforcement) -> usize {
-        let volumes = self.volumes.values();
-        volumes
-            .filter(|entry| entry.is_not_enforced(enforcement))
-            .count()
+        let sized = self.sums.sized;
+        let enforced = match enforcement {
+            Enforcement::None => 0,
+            by => sized[by as usize],
+        };
+        sized.iter().sum::<usize>() - enforced
     }
 
     pub fn quarantined(&self) -> &[Quarantined] {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use linux::quota::Enforcement;
 use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -101,6 +102,10 @@ pub trait Record: Serialize + DeserializeOwned {
     /// Whether it has the whole disk.
     fn is_exclusive(&self) -> bool {
         false
+    }
+    /// How its size is enforced; `None` if it has none to enforce.
+    fn size_enforcement(&self) -> Option<Enforcement> {
+        None
     }
     /// Its image, or that of its source; `None` for a directory.
     fn image(&self) -> Option<Image>;

@@ -200,6 +200,11 @@ impl Record for VolumeRecord {
         self.exclusive
     }
 
+    fn size_enforcement(&self) -> Option<Enforcement> {
+        let has_limit = self.image.is_none() && self.size_bytes > Bytes::ZERO;
+        has_limit.then_some(self.enforcement)
+    }
+
     fn image(&self) -> Option<Image> {
         self.image
     }
