@@ -93,7 +93,7 @@ pub enum Error {
         what: &'static str,
         id: String,
         ago: Duration,
-        cause: pool::Cause,
+        cause: pool::EndCause,
     },
     #[error("volume {id} is not published at {path:?}")]
     NotPublishedThere { id: String, path: PathBuf },

@@ -40,8 +40,8 @@ use crate::disk::trash::TrashEntry;
 use crate::disk::unavailable::Unavailable;
 use crate::ledger::free_space::{FreeSpace, Policy};
 use crate::ledger::index::{Index, Lookup, Resource};
-use crate::ledger::kept::{Cause, Ended, EndedEarly};
-use crate::ledger::reservations::{Demand, Empty, Held, Measurement, MemberSpace, Reservations};
+use crate::ledger::kept::{EndCause, Ended, EndedEarly};
+use crate::ledger::reservations::{Demand, Empty, Held, Measurement, Reservations, MemberSpace};
 use crate::ledger::status::PoolStatus;
 
 #[derive(Debug)]
@@ -405,7 +405,7 @@ impl PoolState {
     }
 
     /// Notes that kept objects were moved to the trash, durably or not.
-    pub(super) fn ended(&self, objects: Vec<(KeptName, KeptEntry)>, cause: Cause) {
+    pub(super) fn ended(&self, objects: Vec<(KeptName, KeptEntry)>, cause: EndCause) {
         let state = &mut *self.lock();
         for (name, kept) in objects {
             state.index.moved_to_trash(&name.place());

@@ -45,7 +45,7 @@ pub use disk::{imports, layout, path, record};
 pub use ledger::PoolState;
 pub use ledger::free_space::{FreeSpace, Others, Policy};
 pub use ledger::index::{Index, Lookup, Resource, Sums};
-pub use ledger::kept::{Cause, Ended};
+pub use ledger::kept::{EndCause, Ended};
 pub use ledger::quarantine::Quarantined;
 pub use ledger::reservations::Demand;
 pub use ledger::status::PoolStatus;

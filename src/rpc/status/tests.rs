@@ -212,7 +212,7 @@ fn ended_early() -> Error {
         what: "volume",
         id: text(),
         ago: std::time::Duration::from_mins(5),
-        cause: pool::Cause::Demand,
+        cause: pool::EndCause::Demand,
     }
 }
 

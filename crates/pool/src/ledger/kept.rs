@@ -16,7 +16,7 @@ const MOST_ENDED: usize = 2000;
 
 /// The reason why a kept object is deleted for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum EndCause {
     /// A new object needs its space.
     Demand,
     /// The disk is nearly full.
@@ -26,14 +26,14 @@ pub enum Cause {
     Time,
 }
 
-impl Cause {
+impl EndCause {
     /// Whether the driver ended it for its space, and waits for that.
     pub(crate) fn is_for_space(self) -> bool {
         matches!(self, Self::Demand | Self::FullDisk)
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Demand => "because a new volume or snapshot needed its space",
@@ -51,7 +51,7 @@ pub struct Ended {
     volume: Option<VolumeId>,
     file: Option<&'static str>,
     pub at: Instant,
-    pub cause: Cause,
+    pub cause: EndCause,
 }
 
 /// The latest objects that were ended early.
@@ -59,8 +59,8 @@ pub struct Ended {
 pub(super) struct EndedEarly(VecDeque<Ended>);
 
 impl EndedEarly {
-    pub(super) fn add(&mut self, name: KeptName, kept: &KeptEntry, cause: Cause) {
-        if cause == Cause::Time {
+    pub(super) fn add(&mut self, name: KeptName, kept: &KeptEntry, cause: EndCause) {
+        if cause == EndCause::Time {
             return;
         }
         if self.0.len() == MOST_ENDED {

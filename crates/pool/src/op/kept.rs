@@ -25,7 +25,7 @@ use crate::disk::trash::TrashEntry;
 use crate::ledger::RECORD_SERVED_EVERY;
 use crate::ledger::free_space::Policy;
 use crate::ledger::index::{Index, Resource};
-use crate::ledger::kept::{Cause, Ended};
+use crate::ledger::kept::{EndCause, Ended};
 use crate::ledger::reservations::{Demand, Measurement};
 use crate::op::pool::Pool;
 use crate::op::work::Work;
@@ -148,7 +148,7 @@ impl Pool {
             let measured = self.measure_kept(disk, &mut measurement);
             measured.map_err(|fault| self.classify(fault))?;
             if let Some(oldest) = self.state.to_end(policy, demand, &measurement) {
-                self.end(disk, &oldest, Cause::Demand)?;
+                self.end(disk, &oldest, EndCause::Demand)?;
             } else if !self.is_counted_late(disk, COUNTED_WITHIN) {
                 return Ok(());
             }
@@ -174,7 +174,7 @@ impl Pool {
 
     /// Deletes kept objects for good, durably, except for those that are coming back; returns the number of the others.
     /// Each has the bytes that it is charged.
-    fn end(&self, disk: &Disk, objects: &[(KeptName, u64)], cause: Cause) -> Result<usize> {
+    fn end(&self, disk: &Disk, objects: &[(KeptName, u64)], cause: EndCause) -> Result<usize> {
         let Some(kept) = &disk.homes.kept else {
             return Ok(0);
         };
@@ -195,7 +195,7 @@ impl Pool {
         disk: &Disk,
         kept: &OwnedFd,
         group: &[(KeptName, u64)],
-        cause: Cause,
+        cause: EndCause,
     ) -> Result<usize> {
         let (mut moved, mut failed) = (Vec::new(), Ok(()));
         for (name, bytes) in group {
@@ -241,7 +241,7 @@ impl Pool {
         let mut kept = self.state.kept();
         kept.retain(|(name, kept)| wanted.includes(disk.id, name, kept));
         let names: Vec<_> = kept.into_iter().map(|(name, _)| (name, 0)).collect();
-        self.end(&disk, &names, Cause::Purge)
+        self.end(&disk, &names, EndCause::Purge)
     }
 
     /// Whether it keeps objects that are wanted.
@@ -322,17 +322,17 @@ impl Pool {
     }
 
     /// The kept objects to end now, with the charge of each.
-    fn to_expire(&self, disk: &Disk) -> Result<(Vec<(KeptName, u64)>, Cause)> {
+    fn to_expire(&self, disk: &Disk) -> Result<(Vec<(KeptName, u64)>, EndCause)> {
         let keep = self.options.keep;
         let expired = keep.map_or_else(Vec::new, |keep| self.state.expired(keep, ENDED_AT_ONCE));
         if !expired.is_empty() {
             let expired = expired.into_iter().map(|name| (name, 0));
-            return Ok((expired.collect(), Cause::Time));
+            return Ok((expired.collect(), EndCause::Time));
         }
         let mut objects = Vec::new();
         let ends = |index: &Index| !index.kept().is_empty() && index.sums.freeing.entries == 0;
         if !self.state.read(ends) {
-            return Ok((objects, Cause::FullDisk));
+            return Ok((objects, EndCause::FullDisk));
         }
         let space = disk.space().map_err(|fault| self.classify(fault))?;
         let least = self.policy(disk).reserve_of(space.total);
@@ -343,7 +343,7 @@ impl Pool {
                 objects.push((name, charged.saturating_add(kept.used.unwrap_or_default())));
             }
         }
-        Ok((objects, Cause::FullDisk))
+        Ok((objects, EndCause::FullDisk))
     }
 
     /// Finds the newest kept object with an id, or the one of these with an entry. An undeletion that was interrupted
