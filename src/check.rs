@@ -25,10 +25,11 @@ use std::os::fd::AsFd;
 use linux::fault::{Fault, InContext};
 use linux::mount::FsPath;
 use linux::quota::Enforcement;
+use objects::Audience;
 
 use pool::{
-    self, Claims, KnownPools, Marker, Move, MoveState, PoolOptions, Quarantined, READ_LIMITS,
-    Record, Unavailable, Unenforced, path,
+    self, Cause, Claims, KnownPools, Marker, Move, MoveState, PoolOptions, Quarantined,
+    READ_LIMITS, Record, Unavailable, path,
 };
 
 pub use inspect::{Inspection, Recorded, inspect, inspect_all, why_unenforced};
@@ -59,7 +60,7 @@ pub fn check(pools: &[PoolOptions], surroundings: Surroundings<'_>) -> Vec<Repor
         examination.cordon();
         if let Err(unavailable) = examination.run(&claims) {
             examination.report.pool.problem = Some(unavailable.clone());
-            let (what, remedy) = advice::of_unavailable(&unavailable);
+            let Cause { what, remedy } = unavailable.cause(Audience::Operator);
             examination.find(Level::Wrong, About::Pool, what, remedy);
         }
         (examination.report, examination.traits)
@@ -178,8 +179,12 @@ impl Examination<'_> {
     fn not_enforced(&mut self, opened: &OpenPool, place: &FsPath) -> Result<(), Fault> {
         let (filesystem, root) = (opened.filesystem, opened.root.as_fd());
         let path = &*self.options.path;
-        let found = Unenforced::find(&*opened.quota, filesystem, root, path, place);
-        let Some(Unenforced { reason, remedy }) = found.context(READ_LIMITS)? else {
+        let found = pool::unenforced(&*opened.quota, filesystem, root, path, place);
+        let Some(Cause {
+            what: reason,
+            remedy,
+        }) = found.context(READ_LIMITS)?
+        else {
             return Ok(());
         };
         let volumes = opened.index.volumes().map(|entry| entry.record.enforcement);
@@ -192,8 +197,9 @@ impl Examination<'_> {
                 advice::after_quota(filesystem),
             ),
         };
-        self.find(level, About::Enforcement, what, format!("{remedy}{then}"));
-        self.traits.remedy = Some(remedy);
+        let with_rest = remedy.as_ref().map(|remedy| format!("{remedy}{then}"));
+        self.find(level, About::Enforcement, what, with_rest);
+        self.traits.remedy = remedy;
         Ok(())
     }
 

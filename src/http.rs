@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use linux::quota::Enforcement;
 use linux::sync::lock;
-use objects::PoolName;
+use objects::{Audience, PoolName};
 use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
@@ -228,7 +228,7 @@ fn readiness(loaded: bool, pools: &[Health], parts: &[PartMount]) -> (StatusCode
         // Writing to a string does not fail.
         let _ = match (&pool.unavailable, pool.silence) {
             (Some(reason), _) => {
-                let reason = reason.without_ids();
+                let reason = reason.cause(Audience::Everyone);
                 writeln!(text, "pool {name}: unavailable: {reason}")
             }
             (None, Some(silence)) => writeln!(

@@ -9,24 +9,11 @@ use linux::mount::FsPath;
 use linux::os;
 use linux::quota::Enforcement;
 
-use pool::{Record, SnapshotRecord, Unavailable, VolumeRecord};
+use pool::{Record, SnapshotRecord, VolumeRecord};
 use pool::{layout, quoted};
 
 /// Makes the driver read a pool again.
 pub(super) const RESTART: &str = "restart the driver on this node";
-
-/// The reason why a pool is unavailable, and the way out.
-pub(super) fn of_unavailable(unavailable: &Unavailable) -> (String, Option<String>) {
-    split(&unavailable.to_string())
-}
-
-/// Separates the finding in a message from the way out, which follows a semicolon.
-pub(super) fn split(text: &str) -> (String, Option<String>) {
-    match text.split_once("; ") {
-        Some((what, remedy)) => (what.to_owned(), Some(remedy.to_owned())),
-        None => (text.to_owned(), None),
-    }
-}
 
 /// The rest of the work for the volumes of a pool, after its quota was enabled. A btrfs without quota forgets which
 /// subvolume belongs to which limit.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use linux::image::loops::{self, ForeignLoop};
-use linux::image::{Allocation, Format};
+use linux::image::{Allocation, Format, FormatFault};
 use linux::os::{self, Status};
 use objects::{Bytes, NameHash, ObjectId};
 use rustix::io::Errno;
@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use crate::check::inspect::OpenPool;
 use pool::{Entry, Image, layout};
 
-use super::advice;
 use super::examination::Examination;
 use super::report::{About, Finding, Level, Report};
 use super::sets::Traits;
@@ -41,11 +40,15 @@ impl Examination<'_> {
         for format in [Format::Ext4, Format::Xfs] {
             let has_format = |(_, image): &(_, Image)| image.content.format() == Some(format);
             if volumes.iter().any(has_format)
-                && let Err(missing) = format.find_program()
+                && let Err(FormatFault::Missing { program, package }) = format.find_program()
             {
-                let text = format!("no new image can have {format}: {missing}");
-                let (what, remedy) = advice::split(&text);
-                self.find(Level::Note, About::Images, what, remedy);
+                let what = format!("no new image can have {format}: {program} is not on this node");
+                self.find(
+                    Level::Note,
+                    About::Images,
+                    what,
+                    format!("install {package}"),
+                );
             }
         }
         if self.report.findings.len() == before {
@@ -78,9 +81,8 @@ impl Examination<'_> {
         let devices = match loops::of(file) {
             Ok(devices) => devices,
             Err(fault) => {
-                let text = fault.to_string();
-                let (what, remedy) = advice::split(&text);
-                return self.find_of(Level::Note, About::Images, &entry.path(), what, remedy);
+                let what = fault.to_string();
+                return self.find_of(Level::Note, About::Images, &entry.path(), what, None);
             }
         };
         for device in devices {

@@ -15,8 +15,8 @@ use objects::{Bytes, NodeName, PoolId, PoolName};
 use pool::Marker;
 use pool::open_root;
 use pool::path::find_mount;
+use pool::{Cause, PoolOptions, Quarantined, Unavailable, Wanted, layout};
 use pool::{Index, RecordDirs, load, open_own};
-use pool::{PoolOptions, Quarantined, Unavailable, Unenforced, Wanted, layout};
 
 const ASK: &str = "ask how the disk enforces sizes";
 
@@ -34,7 +34,7 @@ pub struct Inspection {
     pub quarantined: Vec<Quarantined>,
     pub enforcement: Option<Enforcement>,
     /// Why it enforces no sizes, if it enforces none.
-    pub unenforced: Option<Unenforced>,
+    pub unenforced: Option<Cause>,
     /// Whether it gets no new volumes, which only the state directory says.
     pub cordoned: bool,
     /// Why it could not be opened.
@@ -116,7 +116,7 @@ pub fn inspect(options: &PoolOptions) -> Inspection {
 }
 
 /// Why the pool at a path enforces no sizes; `None` if it does.
-pub fn why_unenforced(path: &Path) -> Result<Option<Unenforced>, Unavailable> {
+pub fn why_unenforced(path: &Path) -> Result<Option<Cause>, Unavailable> {
     let (filesystem, root) = open_root(path, Wanted::ANY)?;
     let quota = KernelQuotas.find(filesystem, root.as_fd());
     unenforced(path, filesystem, &root, &*quota.context(ASK)?)
@@ -127,9 +127,9 @@ fn unenforced(
     filesystem: Filesystem,
     root: &GuardedDir,
     quota: &dyn Quota,
-) -> Result<Option<Unenforced>, Unavailable> {
+) -> Result<Option<Cause>, Unavailable> {
     let place = find_mount(|table| table.place_at(path))?;
-    let found = Unenforced::find(quota, filesystem, root.as_fd(), path, &place);
+    let found = pool::unenforced(quota, filesystem, root.as_fd(), path, &place);
     Ok(found.context(ASK)?)
 }
 

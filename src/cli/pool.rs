@@ -17,7 +17,7 @@ use super::output::print;
 use crate::check::{self, Inspection};
 use crate::config::{PoolArgs, StateArgs, parse_node};
 use crate::error::Result;
-use pool::{self, Adopted, Claims, KnownPools, PoolOptions, Unavailable, Unenforced, Wanted, path};
+use pool::{self, Adopted, Cause, Claims, KnownPools, PoolOptions, Unavailable, Wanted, path};
 
 /// The time that the disks of pools have to answer for a list.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -157,13 +157,11 @@ fn made(path: &Path, node: &NodeName, id: PoolId) -> String {
 
 /// Whether sizes will be enforced, which is best known before any data is written. Each line begins
 /// with a newline.
-fn enforcement_lines(quota: AtInit, unenforced: Result<Option<Unenforced>, Unavailable>) -> String {
+fn enforcement_lines(quota: AtInit, unenforced: Result<Option<Cause>, Unavailable>) -> String {
     let quota = pool::said_at_init(quota);
     let quota = quota.map_or(String::new(), |said| format!("\n{said}"));
     let enforced = match unenforced {
-        Ok(Some(Unenforced { reason, remedy })) => {
-            format!("sizes are NOT enforced: {reason}; {remedy}")
-        }
+        Ok(Some(cause)) => format!("sizes are NOT enforced: {cause}"),
         Ok(None) => "sizes are enforced".to_owned(),
         Err(unavailable) => format!("it is unknown whether sizes are enforced: {unavailable}"),
     };
@@ -332,12 +330,9 @@ fn lines(pools: &[Inspection]) -> Vec<String> {
         let name = &pool.name;
         let problem = pool.problem.as_ref();
         lines.extend(problem.map(|problem| format!("pool {name}: {problem}")));
+        let unenforced = pool.unenforced.as_ref();
         lines.extend(
-            pool.unenforced
-                .as_ref()
-                .map(|Unenforced { reason, remedy }| {
-                    format!("pool {name}: sizes are not enforced: {reason}; {remedy}")
-                }),
+            unenforced.map(|cause| format!("pool {name}: sizes are not enforced: {cause}")),
         );
         let quarantined = pool.quarantined.iter();
         lines.extend(quarantined.map(|quarantined| quarantined_line(pool, quarantined)));
@@ -361,19 +356,17 @@ fn row(pool: &Inspection) -> Vec<String> {
 }
 
 fn state(pool: &Inspection) -> String {
-    let fault = match (&pool.problem, pool.quarantined.len()) {
-        (Some(Unavailable::Silent { .. }), _) => Some("not answering".to_owned()),
-        (Some(Unavailable::NotMounted), _) => Some("missing".to_owned()),
-        (Some(_), _) => Some("unavailable".to_owned()),
-        (None, 0) => None,
-        (None, quarantined) => Some(format!("{quarantined} quarantined")),
+    let quarantined = pool.quarantined.len();
+    let fault = match &pool.problem {
+        Some(problem) => Some(problem.state().to_owned()),
+        None => (quarantined > 0).then(|| format!("{quarantined} quarantined")),
     };
-    match (fault, pool.cordoned) {
-        (None, false) => "ok".to_owned(),
-        (None, true) => "cordoned".to_owned(),
-        (Some(fault), false) => fault,
-        (Some(fault), true) => format!("{fault}, cordoned"),
+    let cordoned = pool.cordoned.then(|| "cordoned".to_owned());
+    let words: Vec<String> = fault.into_iter().chain(cordoned).collect();
+    if words.is_empty() {
+        return "healthy".to_owned();
     }
+    words.join(", ")
 }
 
 #[cfg(test)]

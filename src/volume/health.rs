@@ -12,7 +12,7 @@ impl Volumes {
     /// The impairments of a volume; none if it is healthy.
     pub fn health(&self, id: &str) -> Result<Vec<Condition>> {
         let parsed: VolumeId = parse_id(id)?;
-        let (kind, error) = match self.locate::<VolumeRecord>(parsed) {
+        let (kind, message) = match self.locate::<VolumeRecord>(parsed) {
             Ok(Location::Served { found, .. }) => return Ok(found.0.conditions()),
             Ok(Location::Unread(Error::Pool {
                 error: pool::Error::Unavailable { pool, .. },
@@ -29,28 +29,35 @@ impl Volumes {
                 && !self.known_pools.is_moved_from(parsed.pool())? =>
             {
                 let message = "its pool was declared lost for good by `rootcellar pool retire`; if the disk is back, \
-                     `rootcellar pool adopt` takes it back, else delete the claim and restore the data"
-                    .to_owned();
-                let kind = Impairment::PoolRetired;
-                return Ok(vec![Condition { kind, message }]);
+                     `rootcellar pool adopt` takes it back, else delete the claim and restore the data";
+                (Impairment::PoolRetired, message.to_owned())
             }
             Ok(Location::OnlyCopies(copies)) => match self.unfinished_move(parsed, &copies) {
-                error @ Error::MoveUnfinished { .. } => (Impairment::MoveUnfinished, error),
+                Error::MoveUnfinished { pool, .. } => {
+                    let message = format!(
+                        "it was being moved between pool {pool} and another one, and the copy in {pool} may be out of \
+                         date; mount the disk of the other one, or see `rootcellar check`"
+                    );
+                    (Impairment::MoveUnfinished, message)
+                }
                 error => return Err(error),
             },
-            Ok(Location::Quarantined {
-                pool, quarantined, ..
-            }) => {
-                let error = quarantined.error(pool.path()).into();
-                (Impairment::RecordQuarantined, error)
+            Ok(Location::Quarantined { pool, .. }) => {
+                let message = format!(
+                    "pool {} does not trust its record or directory; `rootcellar check` has the reason and the way out",
+                    pool.name()
+                );
+                (Impairment::RecordQuarantined, message)
             }
             Ok(location) => return self.found(parsed, location).map(|_| Vec::new()),
-            Err(error @ Error::Precondition(Refusal::InTwoPools { .. })) => {
-                (Impairment::MoveUnfinished, error)
+            Err(Error::Precondition(Refusal::InTwoPools { one, other, .. })) => {
+                let message = format!(
+                    "pools {one} and {other} both have it; take the disk of one of them away"
+                );
+                (Impairment::MoveUnfinished, message)
             }
             Err(error) => return Err(error),
         };
-        let message = objects::without_pool_ids(&error.to_string());
         Ok(vec![Condition { kind, message }])
     }
 

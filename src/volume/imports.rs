@@ -194,15 +194,15 @@ impl Volumes {
     /// A tree that was a volume until an export, or the rest of an export, or its end.
     fn find_export(&self, id: VolumeId) -> Result<Option<Export>> {
         let pools = self.pools();
-        let answering = || pools.iter().filter(|pool| answers(pool));
-        for pool in answering() {
+        let usable = || pools.iter().filter(|pool| pool.why_unusable().is_none());
+        for pool in usable() {
             if let Some(entry) = pool.find_incoming(|record| record.id == id)? {
                 pool.check_gives_entry(&entry)?;
                 let name = Some(entry.name().to_owned());
                 return Export::new(self.taken_paths(), pool, &entry.record, name).map(Some);
             }
         }
-        for pool in answering().filter(|pool| pool.id() == Some(id.pool())) {
+        for pool in usable().filter(|pool| pool.id() == Some(id.pool())) {
             if let Some(path) = pool.exported_to(id)? {
                 return Ok(Some(Export {
                     pool: pool.path().to_owned(),
@@ -260,10 +260,6 @@ fn check_is_of_import(entry: &Entry, id: VolumeId) -> Result<()> {
     }
     let (id, name) = (record.id, record.name.clone());
     Err(Refusal::NameTaken { id, name }.into())
-}
-
-fn answers(pool: &Pool) -> bool {
-    pool.why_unavailable().is_none() && pool.silence().is_none()
 }
 
 /// The id of a pool that can be used.

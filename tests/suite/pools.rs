@@ -875,7 +875,9 @@ fn a_file_in_the_way_of_a_pool_is_named() {
         let volumes = Arc::new(Volumes::new(node.settings(&[pool])).unwrap());
         volumes.load().unwrap();
         let reason = unavailable(&volumes).unwrap();
-        let expected = Unavailable::File { path: file.clone() };
+        let expected = Unavailable::File {
+            path: file.display().to_string(),
+        };
         assert_eq!(reason, expected, "{path}{options}");
         volumes.stop();
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use objects::inventory::{Inventory, PoolInventory};
-use objects::{Bytes, table, without_pool_ids};
+use objects::{Bytes, table};
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -244,7 +244,11 @@ impl PoolStatus {
     fn of(pool: &PoolInventory) -> Self {
         Self {
             name: pool.name.to_string(),
-            problem: pool.unavailable.as_deref().map(without_pool_ids),
+            // The other text has ids of pools.
+            problem: pool.unavailable.as_ref().map(|_| {
+                let reason = pool.reason.clone();
+                reason.unwrap_or_else(|| "the log of its driver has the reason".to_owned())
+            }),
             cordoned: pool.cordoned,
             enforces: pool.enforces,
             total: pool.total,

@@ -29,24 +29,6 @@ impl fmt::Display for PoolId {
     }
 }
 
-/// The text without the ids of pools, for pages that every pod can read: an id helps to forge a disk.
-pub fn without_pool_ids(text: &str) -> String {
-    let is_of_id = |char: char| char.is_ascii_hexdigit() || char == '-';
-    let words = text.split_inclusive(|char| !is_of_id(char));
-    let shown = words.map(|word| {
-        let id = word.trim_end_matches(|char| !is_of_id(char));
-        match PoolId::parse(id) {
-            Some(_) => word.replace(id, "<id>"),
-            // The id of a volume or a snapshot contains that of its pool.
-            None => id
-                .split('-')
-                .filter(|part| PoolId::parse(part).is_some())
-                .fold(word.to_owned(), |word, part| word.replace(part, "<id>")),
-        }
-    });
-    shown.collect()
-}
-
 /// A hash of a name and a pool id. The name of the object's directory ends with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameHash(Uuid);
@@ -165,25 +147,6 @@ fn parse_simple(text: &str) -> Option<Uuid> {
 mod tests {
     use super::*;
     use crate::MAX_FIELD_BYTES;
-
-    #[test]
-    fn a_text_without_the_ids_of_pools_has_none_in_the_ids_of_objects() {
-        let pool = PoolId::random();
-        let id = VolumeId::new(pool, &"pvc-1".parse().unwrap());
-        for text in [
-            format!("{pool}"),
-            format!("{id}"),
-            format!("({id}), {}", pool.0.simple()),
-        ] {
-            let shown = without_pool_ids(&format!("volume {text}: in pool fast-1"));
-            assert!(!shown.contains(&pool.to_string()), "{shown}");
-            assert!(!shown.contains(&pool.0.simple().to_string()), "{shown}");
-            assert!(
-                shown.ends_with(": in pool fast-1") && shown.contains("<id>"),
-                "{shown}"
-            );
-        }
-    }
 
     #[test]
     fn an_id_has_one_spelling_and_survives_the_round_trip() {

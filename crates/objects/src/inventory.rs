@@ -35,6 +35,8 @@ pub struct PoolInventory {
     pub found: Option<PoolId>,
     /// The reason why the pool cannot be used or does not answer.
     pub unavailable: Option<String>,
+    /// The same for pages that every pod can read. An older driver does not send it.
+    pub reason: Option<String>,
     /// Whether nothing is at its path: no disk is mounted, or no pool was made in it.
     pub empty: bool,
     pub cordoned: bool,

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audience;
 mod driver;
 mod ids;
 pub mod inventory;
@@ -22,8 +23,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use audience::{Audience, Secret};
 pub use driver::{DriverArgs, MAX_NAME};
-pub use ids::{NameHash, ObjectId, PoolId, SnapshotId, VolumeId, without_pool_ids};
+pub use ids::{NameHash, ObjectId, PoolId, SnapshotId, VolumeId};
 pub use names::{NodeName, PoolName, SnapshotName, VolumeName};
 pub use policy::{AccessMode, ReclaimPolicy};
 

@@ -21,6 +21,7 @@
 
 pub(crate) mod amend;
 pub(crate) mod backing;
+pub(crate) mod cause;
 pub(crate) mod claims;
 pub(crate) mod context;
 pub(crate) mod dirs;

@@ -41,7 +41,7 @@ use crate::disk::unavailable::Unavailable;
 use crate::ledger::free_space::{FreeSpace, Policy};
 use crate::ledger::index::{Index, Lookup, Resource};
 use crate::ledger::kept::{EndCause, Ended, EndedEarly};
-use crate::ledger::reservations::{Demand, Empty, Held, Measurement, Reservations, MemberSpace};
+use crate::ledger::reservations::{Demand, Empty, Held, Measurement, MemberSpace, Reservations};
 use crate::ledger::status::PoolStatus;
 
 #[derive(Debug)]

@@ -18,10 +18,11 @@ mod ledger;
 mod op;
 
 pub use disk::backing::Backing;
+pub use disk::cause::Cause;
 pub use disk::claims::Claims;
 pub use disk::context::Context;
 pub use disk::dirs::{RecordDirs, open_own};
-pub use disk::enforcement::{Unenforced, quoted, said_at_init};
+pub use disk::enforcement::{quoted, said_at_init, unenforced};
 pub use disk::entry::{Entry, SnapshotEntry, claims, read_entry, read_kept};
 pub use disk::error::{Busy, Error, Result};
 pub use disk::kept::{KeptEntry, KeptName};

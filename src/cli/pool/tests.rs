@@ -9,9 +9,9 @@ fn pools() -> Vec<Inspection> {
         name: "old".parse().unwrap(),
         quarantined: vec![quarantined("volumes/x", "no volume.json")],
         enforcement: Some(Enforcement::None),
-        unenforced: Some(Unenforced {
-            reason: "it was not".into(),
-            remedy: "do it".into(),
+        unenforced: Some(Cause {
+            what: "it was not".into(),
+            remedy: Some("do it".into()),
         }),
         ..healthy.clone()
     };
@@ -53,7 +53,7 @@ fn the_help_of_the_pools_says_what_they_do_for_a_place() {
 fn the_table_is_aligned_and_says_what_is_wrong() {
     let expected = "\
 NAME  STATE                  VOLUMES  SNAPSHOTS  RESERVED  FILESYSTEM  ENFORCEMENT  NODE   ID                                    PATH
-fast  ok                     12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
+fast  healthy                12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
 old   1 quarantined          12       3          10 GiB    xfs         none         node1  00000000-0000-0000-0000-000000000000  /srv/fast
 bulk  unavailable, cordoned  -        -          -         -           -            -      -                                     /srv/b
 next  cordoned               12       3          10 GiB    xfs         project      node1  00000000-0000-0000-0000-000000000000  /srv/fast
@@ -136,9 +136,9 @@ fn init_prints_the_id_and_the_next_step() {
 /// Proves: S4.
 #[test]
 fn init_reports_the_enforcement_of_sizes() {
-    let unenforced = Unenforced {
-        reason: "it was not".into(),
-        remedy: "do it".into(),
+    let unenforced = Cause {
+        what: "it was not".into(),
+        remedy: Some("do it".into()),
     };
     let refused = AtInit::Refused(rustix::io::Errno::INVAL);
     for (quota, found, said) in [

@@ -363,7 +363,11 @@ async fn pool_list_describes_every_pool() {
     let text = String::from_utf8_lossy(&all_well.stdout);
     assert!(all_well.status.success(), "{all_well:?}");
     let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row[..6], ["default", "ok", "1", "0", "3", "MiB"], "{text}");
+    assert_eq!(
+        row[..6],
+        ["default", "healthy", "1", "0", "3", "MiB"],
+        "{text}"
+    );
 
     let one_unavailable = list(&[&healthy, "--pool=gone=@/gone", "--json"]);
     assert_eq!(

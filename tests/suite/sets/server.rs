@@ -75,9 +75,9 @@ async fn a_disk_is_found_while_the_server_runs() {
         .map(|line| line.split_whitespace().take(2).collect())
         .collect();
     let expected = [
-        ["set/btrfs", "ok"],
-        ["set/ext4", "missing"],
-        ["set/xfs", "ok"],
+        ["set/btrfs", "healthy"],
+        ["set/ext4", "unavailable"],
+        ["set/xfs", "healthy"],
     ];
     assert_eq!(states, expected, "{text}");
 }

@@ -93,8 +93,11 @@ fn a_btrfs_with_other_data_is_left_as_it_is() {
         assert_eq!(made.quota, AtInit::OtherData, "{place}");
         assert_eq!(mode_of(&at), Mode::Off, "{place}");
         let unenforced = rootcellar::check::why_unenforced(&at).unwrap().unwrap();
-        assert!(unenforced.reason.contains("quota is off"), "{unenforced:?}");
-        assert!(unenforced.remedy.contains("enable-quota"), "{unenforced:?}");
+        assert!(unenforced.what.contains("quota is off"), "{unenforced:?}");
+        assert!(
+            unenforced.to_string().contains("enable-quota"),
+            "{unenforced:?}"
+        );
     }
 }
 

@@ -330,7 +330,16 @@ fn a_difference_has_an_event_a_metric_and_a_line_without_the_pools_id() {
         let id = page.pools[0].id.unwrap();
         page.pools[0].unavailable = Some(format!("its path holds pool {id} of node b"));
     });
+    let lines = Status::of(&world.view, world.now).lines().join("\n");
+    let of_older = "unavailable: the log of its driver has the reason";
+    assert!(lines.contains(of_older), "{lines}");
+    world.on_page(|page| page.pools[0].reason = Some("its path holds pool <id> of node b".into()));
     let status = Status::of(&world.view, world.now);
+    let lines = status.lines().join("\n");
+    assert!(
+        lines.contains("unavailable: its path holds pool <id> of"),
+        "{lines}"
+    );
     let text = [
         status.lines().join("\n"),
         metrics(&status).unwrap(),

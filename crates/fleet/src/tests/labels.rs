@@ -78,10 +78,10 @@ fn two_volumes_with_one_handle_name_no_node() {
         let nodes = [HERE, OTHER].map(str::to_owned);
         assert_eq!(reports, [Some(Report::PoolOnTwoNodes { nodes })], "{name}");
         let note = reports[0].as_ref().map(Report::to_string).unwrap();
-        assert_eq!(
-            objects::without_pool_ids(&note),
-            note,
-            "a tenant may read it"
+        let id = world.pool.to_string();
+        assert!(
+            !note.contains(&id) && !note.contains(&id.replace('-', "")),
+            "a tenant may read it: {note}"
         );
     }
 }

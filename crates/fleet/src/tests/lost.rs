@@ -133,6 +133,7 @@ pub(super) fn pool(id: Option<PoolId>) -> PoolInventory {
         id,
         found: None,
         unavailable: None,
+        reason: None,
         empty: false,
         cordoned: false,
         enforces: true,

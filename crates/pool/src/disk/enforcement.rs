@@ -8,33 +8,25 @@ use linux::mount::FsPath;
 use linux::quota::{self, AtInit, Enforcement, MissingQuota, Quota};
 use rustix::io::Errno;
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unenforced {
-    pub reason: String,
-    /// The way out.
-    pub remedy: String,
-}
+use crate::disk::cause::Cause;
 
-impl Unenforced {
-    /// Finds the reason why `root`, the directory of a pool, enforces no sizes; `None` if `quota`
-    /// enforces them.
-    pub fn find(
-        quota: &dyn Quota,
-        filesystem: Filesystem,
-        root: BorrowedFd<'_>,
-        path: &Path,
-        place: &FsPath,
-    ) -> Result<Option<Self>, Errno> {
-        if quota.enforcement() != Enforcement::None {
-            return Ok(None);
-        }
-        // If no quota is missing, this process may not use it.
-        let lack = quota::missing(filesystem, root)?.unwrap_or(MissingQuota::Permission);
-        Ok(Some(Self {
-            reason: lack.on(filesystem),
-            remedy: remedy(lack, path, place),
-        }))
+/// Finds the cause for which `root`, the directory of a pool, enforces no sizes; `None` if `quota` enforces them.
+pub fn unenforced(
+    quota: &dyn Quota,
+    filesystem: Filesystem,
+    root: BorrowedFd<'_>,
+    path: &Path,
+    place: &FsPath,
+) -> Result<Option<Cause>, Errno> {
+    if quota.enforcement() != Enforcement::None {
+        return Ok(None);
     }
+    // If no quota is missing, this process may not use it.
+    let lack = quota::missing(filesystem, root)?.unwrap_or(MissingQuota::Permission);
+    Ok(Some(Cause {
+        what: lack.on(filesystem),
+        remedy: Some(remedy(lack, path, place)),
+    }))
 }
 
 /// A sentence about the quota of a new pool, if there is something to report.

@@ -24,9 +24,10 @@ use rustix::fs::StatVfs;
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use crate::disk::cause::Cause;
 use crate::disk::context::Context;
 use crate::disk::dirs::{RecordDirs, open_own};
-use crate::disk::enforcement::Unenforced;
+use crate::disk::enforcement;
 use crate::disk::layout;
 use crate::disk::marker::Marker;
 use crate::disk::options::PoolOptions;
@@ -213,9 +214,9 @@ impl Disk {
     }
 
     /// The reason why the disk enforces no sizes; `None` if it does.
-    pub fn unenforced(&self, path: &Path) -> Result<Option<Unenforced>, Errno> {
+    pub fn unenforced(&self, path: &Path) -> Result<Option<Cause>, Errno> {
         let root = self.root.as_fd();
-        Unenforced::find(&*self.quota, self.filesystem, root, path, &self.place)
+        enforcement::unenforced(&*self.quota, self.filesystem, root, path, &self.place)
     }
 
     pub fn statvfs(&self) -> Result<StatVfs, Fault> {

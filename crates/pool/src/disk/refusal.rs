@@ -7,7 +7,7 @@ use linux::tree::CopyFault;
 use objects::{Bytes, PoolName, VolumeId, VolumeName};
 use rustix::io::Errno;
 
-use crate::disk::enforcement::Unenforced;
+use crate::disk::cause::Cause;
 use crate::disk::record::Source;
 use crate::disk::unfinished::UnfinishedCopy;
 
@@ -25,11 +25,11 @@ pub enum Refusal {
          cannot be enforced; create a new claim and copy the data there with `cp --archive --reflink=never`"
     )]
     OnlyNewSizes { pool: PoolName, id: VolumeId },
-    #[error("pool {pool} cannot enforce the size of volume {id}: {}; {}", .lack.reason, .lack.remedy)]
+    #[error("pool {pool} cannot enforce the size of volume {id}: {lack}")]
     NoQuota {
         pool: PoolName,
         id: VolumeId,
-        lack: Unenforced,
+        lack: Cause,
     },
     /// The reason was not found.
     #[error("pool {pool} cannot enforce the size of volume {id}: `rootcellar check` says why")]

@@ -28,7 +28,7 @@ const MEASURE_AGAIN: Duration = Duration::from_secs(4);
 impl Pool {
     /// The largest size of the next volume; zero while the pool is unavailable or its disk does not answer.
     pub fn available(&self) -> Result<Bytes> {
-        if self.why_unavailable().is_some() || self.silence().is_some() {
+        if self.why_unusable().is_some() {
             return Ok(Bytes::ZERO);
         }
         let _work = self.begin()?;
@@ -79,7 +79,7 @@ impl Pool {
 
     /// The free space, by charges that are at most [`MAX_AGE`] old: reading them takes time for each
     /// volume.
-    pub(super) fn free_space(&self) -> Option<FreeSpace> {
+    pub(crate) fn free_space(&self) -> Option<FreeSpace> {
         let disk = self.disk().ok()?;
         let policy = self.policy(&disk);
         let known = self.state.known(&policy);
@@ -93,7 +93,7 @@ impl Pool {
         Ok(self.state.measured(policy, &measurement))
     }
 
-    pub(super) fn policy(&self, disk: &Disk) -> Policy {
+    pub(crate) fn policy(&self, disk: &Disk) -> Policy {
         Policy::new(&self.options, disk.accounts(), disk.is_on_root_disk())
     }
 

@@ -1,5 +1,7 @@
 //! The health of a pool, from memory alone: a call about a disk that hangs must not wait for it.
 
+use objects::Audience;
+
 use crate::disk::unavailable::Unavailable;
 use crate::op::pool::Pool;
 
@@ -7,7 +9,7 @@ use crate::op::pool::Pool;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     pub kind: Impairment,
-    /// The pool or the volume, and the way out. It has no id of a pool, because an id helps to forge a disk.
+    /// The pool or the volume, and the way out. It is for [`Audience::Everyone`].
     pub message: String,
 }
 
@@ -35,9 +37,12 @@ impl Pool {
             kind,
             message: format!("pool {name}: {problem}"),
         };
-        let unavailable = self
-            .why_unavailable()
-            .map(|reason| condition(Impairment::PoolUnavailable, reason.without_ids()));
+        let unavailable = self.why_unavailable().map(|reason| {
+            condition(
+                Impairment::PoolUnavailable,
+                reason.cause(Audience::Everyone).to_string(),
+            )
+        });
         let silent = self.silence().map(|silence| {
             let problem = Unavailable::silent(silence).to_string();
             condition(Impairment::DiskNotAnswering, problem)

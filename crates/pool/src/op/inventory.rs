@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux::quota::Enforcement;
 use objects::inventory::{Item, PoolInventory};
-use objects::{Bytes, VolumeId};
+use objects::{Audience, Bytes, VolumeId};
 
 use crate::disk::entry::Entry;
 use crate::disk::record::{Record as _, SnapshotRecord, VolumeRecord};
@@ -41,12 +41,14 @@ impl Pool {
         let usable = free
             .as_ref()
             .filter(|_| !status.cordoned && unavailable.is_none());
+        let text = |audience| Some(unavailable.as_ref()?.cause(audience).to_string());
         PoolInventory {
             name: self.name().clone(),
             id: self.id(),
             found: unavailable.as_ref().and_then(Unavailable::found),
             empty: unavailable.as_ref().is_some_and(Unavailable::is_empty),
-            unavailable: unavailable.map(|reason| reason.to_string()),
+            unavailable: text(Audience::Operator),
+            reason: text(Audience::Everyone),
             cordoned: status.cordoned,
             enforces: status.enforcement != Enforcement::None,
             total: free

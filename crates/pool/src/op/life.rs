@@ -11,7 +11,7 @@ use linux::sync::lock;
 use objects::ObjectId;
 
 use crate::disk::backing::Backing;
-use crate::disk::enforcement::Unenforced;
+use crate::disk::cause::Cause;
 use crate::disk::marker::Marker;
 use crate::disk::open::Disk;
 use crate::disk::trash::TrashEntry;
@@ -98,8 +98,8 @@ impl Pool {
         let (pool, path) = (&self.options.name, &self.options.path);
         match disk.unenforced(path) {
             Ok(None) => {}
-            Ok(Some(Unenforced { reason, remedy })) => tracing::warn!(
-                %pool, path = %path.display(), reason, remedy,
+            Ok(Some(Cause { what, remedy })) => tracing::warn!(
+                %pool, path = %path.display(), reason = what, remedy,
                 "pool enforces no sizes: a pod can fill the disk"
             ),
             Err(errno) => tracing::warn!(

@@ -35,9 +35,9 @@ pub struct Pool {
     pub copies: Copies,
     pub advances: Advances,
     /// The number of limits that differed from the records and were restored.
-    pub(super) limits_restored: AtomicU64,
+    pub(crate) limits_restored: AtomicU64,
     /// The number of kept objects that were deleted for good before their time, for their space.
-    pub(super) purged_early: AtomicU64,
+    pub(crate) purged_early: AtomicU64,
     pub(super) works: Works,
 }
 
@@ -74,7 +74,7 @@ impl Pool {
         self.state.id()
     }
 
-    pub(super) fn disk(&self) -> Result<Arc<Disk>> {
+    pub(crate) fn disk(&self) -> Result<Arc<Disk>> {
         let disk = self.state.disk();
         disk.map_err(|reason| self.unavailable(reason))
     }
@@ -91,6 +91,11 @@ impl Pool {
     /// The reason why the pool cannot be used, if it cannot.
     pub fn why_unavailable(&self) -> Option<Unavailable> {
         self.state.why_unavailable()
+    }
+
+    /// The reason why the pool cannot be used now: it is unavailable, or its disk does not answer.
+    pub fn why_unusable(&self) -> Option<Unavailable> {
+        Unavailable::now(self.why_unavailable(), self.silence())
     }
 
     /// Classifies a fault. A full disk and a shortage of the driver's own are answers; any other

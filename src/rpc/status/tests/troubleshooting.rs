@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use objects::NodeName;
+use objects::{Audience, NodeName};
 
 use super::*;
 use crate::volume::{Class, Parametrized};
@@ -28,7 +28,7 @@ macro_rules! reasons {
 reasons! {
     Unavailable::Opening, Unavailable::Opening;
     Unavailable::Absent, Unavailable::Absent;
-    Unavailable::File { .. }, Unavailable::File { path: path() };
+    Unavailable::File { .. }, Unavailable::File { path: text() };
     Unavailable::MountedOver { .. }, Unavailable::MountedOver { name: "volumes" };
     Unavailable::NotItsOwn { .. }, Unavailable::NotItsOwn { name: "volumes", found: "missing" };
     Unavailable::NotMounted, Unavailable::NotMounted;
@@ -190,9 +190,10 @@ fn the_troubleshooting_page_quotes_messages_as_they_are() {
         .map(|dir| source(&root.join(dir)))
         .concat();
     let (key, value) = ("x".to_owned(), "y".to_owned());
-    // A field and its problem are two literals.
-    let in_two_parts = [Class::parse([(&key, &value)]).unwrap_err().to_string()];
     let reasons: Vec<String> = reasons().iter().map(ToString::to_string).collect();
+    // A field and its problem are two literals, and so are a cause and the way out.
+    let mut in_two_parts = vec![Class::parse([(&key, &value)]).unwrap_err().to_string()];
+    in_two_parts.extend(reasons.clone());
     let samples = samples().into_iter().map(|(_, error)| error.to_string());
     let twin = QuotaConflict::Twin(1).to_string();
     let refusals = quoted_refusals().map(|error| error.to_string());
@@ -223,14 +224,23 @@ fn the_reasons_on_the_page_have_no_ids() {
         words.any(|word| uuid::Uuid::parse_str(word).is_ok())
     };
     let mut hidden = 0;
-    for reason in reasons() {
-        let shown = reason.without_ids();
+    let mut damaged = vec![
+        Unavailable::MarkerDamaged(format!("in {}/x", id())),
+        Unavailable::KnownPools(id().to_string()),
+        Unavailable::NotEmpty {
+            found: id().to_string(),
+        },
+    ];
+    damaged.extend(reasons());
+    for reason in damaged {
+        let shown = reason.cause(Audience::Everyone).to_string();
         assert!(!has_id(&shown), "{shown}");
         hidden += usize::from(has_id(&reason.to_string()));
     }
-    assert_eq!(hidden, 6, "reasons with ids");
-    let id = id();
-    let damaged = Unavailable::MarkerDamaged(format!("in {id}/x: {id}"));
-    let shown = "its marker .rootcellar/pool.json cannot be trusted: in <id>/x: <id>";
-    assert_eq!(damaged.without_ids(), shown);
+    assert_eq!(hidden, 9, "reasons with ids");
+    let shown = Unavailable::MarkerDamaged(text()).cause(Audience::Everyone);
+    assert_eq!(
+        shown.what,
+        "its marker .rootcellar/pool.json cannot be trusted: <text>"
+    );
 }

@@ -85,7 +85,7 @@ async fn a_cordon_is_shown_wherever_pools_are_listed() {
     let listed = run(&["pool", "list"]);
     let text = String::from_utf8_lossy(&listed.stdout);
     let row = |at| text.lines().nth(at).unwrap_or_default();
-    assert!(row(1).starts_with("set/a  ok        1 "), "{text}");
+    assert!(row(1).starts_with("set/a  healthy   1 "), "{text}");
     assert!(row(2).starts_with("set/b  cordoned  0 "), "{text}");
     let (_, ready) = page(address, "/readyz").unwrap();
     let line = "pool set/b: cordoned; `rootcellar pool uncordon set/b` ends that\n";
