@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::metrics::{self, Metrics, Scrape};
 use crate::volume::Volumes;
-use pool::{PartMount, Pool, PoolStatus, Unavailable};
+use pool::{PartMount, Pool, PoolView};
 
 use inventory::Gate;
 
@@ -115,10 +115,10 @@ impl Page {
 
 impl Scraped {
     /// The pool's status; without an answer of its disk, only the part that is in memory.
-    async fn status(self) -> PoolStatus {
+    async fn status(self) -> PoolView {
         let Self { pool, turn } = self;
         if pool.silence().is_some() {
-            return pool.remembered();
+            return pool.view();
         }
         let reported = Arc::clone(&pool);
         let status = async {
@@ -131,7 +131,7 @@ impl Scraped {
         };
         match tokio::time::timeout(TIMEOUT, status).await {
             Ok(Ok(status)) => status,
-            Ok(Err(_)) | Err(_) => pool.remembered(),
+            Ok(Err(_)) | Err(_) => pool.view(),
         }
     }
 }
@@ -148,10 +148,11 @@ async fn healthz(State(page): State<Page>) -> (StatusCode, String) {
 }
 
 async fn readyz(State(page): State<Page>) -> (StatusCode, String) {
-    // No pool's disk is asked, because a dead one would not answer. A complete status would count all
-    // volumes.
+    // No pool's disk is asked, because a dead one would not answer.
     let pools = page.volumes.pools();
-    let pools: Vec<Health> = pools.iter().map(Health::of).collect();
+    let pools: Vec<_> = { pools.iter() }
+        .map(|pool| (pool.name().clone(), pool.view()))
+        .collect();
     let parts = page.volumes.part_mounts();
     readiness(page.volumes.is_loaded(), &pools, &parts)
 }
@@ -193,58 +194,30 @@ async fn registered(socket: &Path) -> Option<bool> {
     Some(connected.is_ok_and(|connected| connected.is_ok()))
 }
 
-#[derive(Debug, Clone)]
-struct Health {
-    name: PoolName,
-    unavailable: Option<Unavailable>,
-    /// The time since its disk answered last, if that is too long.
-    silence: Option<Duration>,
-    unenforced: bool,
-    cordoned: bool,
-}
-
-impl Health {
-    fn of(pool: &Arc<Pool>) -> Self {
-        Self {
-            name: pool.name().clone(),
-            unavailable: pool.why_unavailable(),
-            silence: pool.silence(),
-            unenforced: pool.enforcement() == Enforcement::None,
-            // Calls report that pools.json cannot be read.
-            cordoned: pool.is_cordoned().unwrap_or(false),
-        }
-    }
-}
-
 /// The driver is ready when it has loaded its records. An unavailable pool does not make it unready,
 /// because one dead disk would then stop the rollout of a cluster.
-fn readiness(loaded: bool, pools: &[Health], parts: &[PartMount]) -> (StatusCode, String) {
+fn readiness(
+    loaded: bool,
+    pools: &[(PoolName, PoolView)],
+    parts: &[PartMount],
+) -> (StatusCode, String) {
     let mut text = String::new();
     if !loaded {
         text.push_str("loading\n");
     }
-    for pool in pools {
-        let name = &pool.name;
+    for (name, pool) in pools {
         // Writing to a string does not fail.
-        let _ = match (&pool.unavailable, pool.silence) {
-            (Some(reason), _) => {
-                let reason = reason.cause(Audience::Everyone);
-                writeln!(text, "pool {name}: unavailable: {reason}")
+        let _ = match pool.why_unusable() {
+            Some(reason) => {
+                let (state, cause) = (reason.state(), reason.cause(Audience::Everyone));
+                writeln!(text, "pool {name}: {state}: {cause}")
             }
-            (None, Some(silence)) => writeln!(
+            None if pool.enforcement == Enforcement::None => writeln!(
                 text,
-                "pool {name}: not answering: an operation on its disk has not returned for {} s; \
-                 check the disk and the kernel's log",
-                silence.as_secs()
+                "pool {name}: healthy\npool {name}: sizes are not enforced; `rootcellar check` says why"
             ),
-            (None, None) => writeln!(text, "pool {name}: healthy"),
+            None => writeln!(text, "pool {name}: healthy"),
         };
-        if pool.unenforced && pool.unavailable.is_none() && pool.silence.is_none() {
-            let _ = writeln!(
-                text,
-                "pool {name}: sizes are not enforced; `rootcellar check` says why"
-            );
-        }
         if pool.cordoned {
             let _ = writeln!(
                 text,
@@ -272,29 +245,45 @@ fn readiness(loaded: bool, pools: &[Health], parts: &[PartMount]) -> (StatusCode
 mod tests {
     use super::*;
     use crate::volume::Settings;
+    use pool::Unavailable;
+
+    fn healthy() -> (PoolName, PoolView) {
+        let enforcement = Enforcement::Project;
+        named(
+            "fast",
+            PoolView {
+                enforcement,
+                ..PoolView::default()
+            },
+        )
+    }
+
+    fn unavailable() -> (PoolName, PoolView) {
+        let view = PoolView {
+            unavailable: Some(Unavailable::ReadOnly),
+            cordoned: true,
+            ..PoolView::default()
+        };
+        named("slow", view)
+    }
+
+    fn silent() -> (PoolName, PoolView) {
+        let silence = Some(Duration::from_secs(31));
+        named(
+            "hung",
+            PoolView {
+                silence,
+                ..PoolView::default()
+            },
+        )
+    }
+
+    fn named(name: &str, view: PoolView) -> (PoolName, PoolView) {
+        (name.parse().unwrap(), view)
+    }
 
     #[test]
     fn readyz_reports_each_pool() {
-        let named = |name: &str| Health {
-            name: name.parse().unwrap(),
-            unavailable: None,
-            silence: None,
-            unenforced: true,
-            cordoned: false,
-        };
-        let healthy = || Health {
-            unenforced: false,
-            ..named("fast")
-        };
-        let unavailable = || Health {
-            unavailable: Some(Unavailable::ReadOnly),
-            cordoned: true,
-            ..named("slow")
-        };
-        let silent = || Health {
-            silence: Some(Duration::from_secs(31)),
-            ..named("hung")
-        };
         let cases = [
             // loaded, pools, code, text
             (
@@ -320,7 +309,7 @@ mod tests {
             ),
             (
                 true,
-                vec![named("big")],
+                vec![named("big", PoolView::default())],
                 200,
                 "pool big: healthy\npool big: sizes are not enforced; `rootcellar check` says why\n",
             ),
@@ -328,8 +317,8 @@ mod tests {
                 true,
                 vec![silent()],
                 200,
-                "pool hung: not answering: an operation on its disk has not returned for 31 s; \
-                 check the disk and the kernel's log\n",
+                "pool hung: not answering: its disk has not answered for 31 s; examine the disk and the \
+                 kernel's log\n",
             ),
         ];
         for (loaded, pools, code, text) in cases {

@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
-use pool::PoolStatus;
+use pool::PoolView;
 
 /// The media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -81,7 +81,7 @@ impl Metrics {
 /// The state of the driver at one scrape.
 #[derive(Debug)]
 pub(crate) struct Scrape {
-    pub(crate) pools: Vec<(PoolName, PoolStatus)>,
+    pub(crate) pools: Vec<(PoolName, PoolView)>,
     /// Whether kubelet can reach the registrar; `None`: kubelet has no directory for its socket.
     pub(crate) registered: Option<bool>,
 }
@@ -102,7 +102,7 @@ struct Metric {
     help: &'static str,
 }
 
-type Value = fn(&PoolStatus) -> Option<u64>;
+type Value = fn(&PoolView) -> Option<u64>;
 
 const fn gauge(name: &'static str, value: Value, help: &'static str) -> Metric {
     Metric {
@@ -124,7 +124,7 @@ const fn counter(name: &'static str, value: Value, help: &'static str) -> Metric
 
 #[rustfmt::skip]
 const METRICS: &[Metric] = &[
-    gauge("pool_healthy", |pool| Some(u64::from(pool.unavailable.is_none() && pool.silence.is_none())),
+    gauge("pool_healthy", |pool| Some(u64::from(pool.why_unusable().is_none())),
         "Whether the pool can be used."),
     gauge("pool_answering", |pool| Some(u64::from(pool.silence.is_none())),
         "Whether the pool's disk answers; 0 after an operation on it has not returned for 30 seconds."),
@@ -184,13 +184,7 @@ impl Collector for Scraped {
         let mut metric = encoder.encode_descriptor("pool_info", help, None, Gauge)?;
         for (name, pool) in pools {
             let filesystem = pool.backing.filesystem.map(|it| it.to_string());
-            // Another disk may have the name by now.
-            let devices = pool
-                .backing
-                .devices
-                .iter()
-                .filter(|_| pool.unavailable.is_none());
-            let device = devices.map(String::as_str).collect::<Vec<_>>().join(",");
+            let device = pool.devices().join(",");
             let filesystem = filesystem.unwrap_or_default();
             let place = [
                 ("node", &*self.node),

@@ -7,8 +7,8 @@ fn pool(
     name: &str,
     unavailable: Option<Unavailable>,
     silence: Option<Duration>,
-) -> (PoolName, PoolStatus) {
-    let status = PoolStatus {
+) -> (PoolName, PoolView) {
+    let status = PoolView {
         unavailable,
         silence,
         cordoned: true,
@@ -44,7 +44,7 @@ fn pool(
     (name, status)
 }
 
-fn scrape(pools: Vec<(PoolName, PoolStatus)>) -> String {
+fn scrape(pools: Vec<(PoolName, PoolView)>) -> String {
     let metrics = Metrics::new("n1".parse().unwrap());
     metrics.observe("CreateVolume", "OK", Duration::from_millis(2));
     let registered = Some(true);

@@ -375,7 +375,7 @@ async fn a_disk_that_does_not_answer_is_reported_until_it_does() {
         let request = create("volume".into(), "hung");
         controller.create_volume(request).await
     });
-    let reported = "pool hung: not answering: an operation on its disk has not returned for ";
+    let reported = "pool hung: not answering: its disk has not answered for ";
     until_reported(&server, "/readyz", &[reported]).await;
     let lines = [
         "rootcellar_pool_answering{pool=\"hung\"} 0",

@@ -280,15 +280,15 @@ impl Placement<'_> {
         let _choosing = lock(&of_class.choosing);
         let is_untried = |pool: &&Arc<Pool>| !tried.iter().any(|other| Arc::ptr_eq(other, pool));
         let mut untried = of_class.pools.iter().filter(is_untried);
-        let standings = untried.clone();
-        let standings = standings.filter_map(|pool| Some((pool, pool.member_space(exclusive)?)));
+        let spaces = untried.clone();
+        let spaces = spaces.filter_map(|pool| Some((pool, pool.member_space(exclusive)?)));
         // Kept objects are reclaimed only where no member has the space without that.
         let best = if exclusive {
-            let disks = standings.filter(|(_, member_space)| member_space.reported > Bytes::ZERO);
+            let disks = spaces.filter(|(_, member_space)| member_space.reported > Bytes::ZERO);
             disks.min_by_key(|(_, it)| (it.space < it.reported, it.reported))
         } else {
             let first = of_class.first.as_ref();
-            standings.min_by_key(|(pool, it)| {
+            spaces.min_by_key(|(pool, it)| {
                 let is_first = first.is_some_and(|first| Arc::ptr_eq(first, pool));
                 let fits = it.space >= size;
                 let space = if fits { it.space } else { it.reported };

@@ -13,7 +13,6 @@ pub(crate) mod kept;
 pub(crate) mod quarantine;
 pub(crate) mod reservations;
 pub(crate) mod retained;
-pub(crate) mod status;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -42,7 +41,6 @@ use crate::ledger::free_space::{FreeSpace, Policy};
 use crate::ledger::index::{Index, Lookup, Resource};
 use crate::ledger::kept::{EndCause, Ended, EndedEarly};
 use crate::ledger::reservations::{Demand, Empty, Held, Measurement, MemberSpace, Reservations};
-use crate::ledger::status::PoolStatus;
 
 #[derive(Debug)]
 pub struct PoolState(Mutex<State>);
@@ -202,10 +200,6 @@ impl PoolState {
         self.lock().backing = backing;
     }
 
-    pub fn backing(&self) -> Backing {
-        self.lock().backing.clone()
-    }
-
     /// Why the records, which may exist, were never read since the start.
     pub fn why_unread(&self) -> Option<Unavailable> {
         let state = self.lock();
@@ -220,24 +214,13 @@ impl PoolState {
         read(&self.lock().index)
     }
 
-    /// The part of the status that is in memory, all of one moment.
-    pub(super) fn status(&self) -> PoolStatus {
+    /// Shows the disk or the reason why there is none, the devices, and the records, all of one moment.
+    pub(super) fn view<T>(
+        &self,
+        view: impl FnOnce(Result<&Disk, &Unavailable>, &Backing, &Index) -> T,
+    ) -> T {
         let state = self.lock();
-        let index = &state.index;
-        let enforcement = state.enforcement();
-        PoolStatus {
-            unavailable: state.why_unavailable(),
-            enforcement,
-            reserved: Bytes(index.sums.sizes),
-            volumes: index.volumes().len(),
-            snapshots: index.snapshots().len(),
-            not_enforced: index.not_enforced(enforcement),
-            backing: state.backing.clone(),
-            quarantined: index.quarantined().len(),
-            trash: index.trash().len(),
-            kept: index.kept().len(),
-            ..PoolStatus::default()
-        }
+        view(state.disk.as_deref(), &state.backing, &state.index)
     }
 }
 

@@ -6,6 +6,7 @@
 //! A module imports those below it, and no files import each other in a circle (`hack/check-imports.sh`):
 //!
 //! ```text
+//! view      the one picture of a pool, from memory, for pages, metrics and health
 //! op        the operations, each an `impl Pool`, which change the disk first, then the memory
 //! ledger    the memory: index, reservations and free space; it never reads a disk
 //! disk      the bytes and the descriptors: names, records, the marker, the open disk
@@ -16,6 +17,7 @@
 mod disk;
 mod ledger;
 mod op;
+mod view;
 
 pub use disk::backing::Backing;
 pub use disk::cause::Cause;
@@ -49,7 +51,6 @@ pub use ledger::index::{Index, Lookup, Resource, Sums};
 pub use ledger::kept::{EndCause, Ended};
 pub use ledger::quarantine::Quarantined;
 pub use ledger::reservations::Demand;
-pub use ledger::status::PoolStatus;
 pub use op::adopt::{Adopted, adopt, retire};
 pub use op::caller::Caller;
 pub use op::copies::origin::{CopyPolicy, Origin};
@@ -57,7 +58,6 @@ pub use op::copies::plan::CopyPlan;
 pub use op::copies::running::COPIES_WAITING;
 pub use op::cordon::find_id;
 pub use op::enforce::Enforced;
-pub use op::health::{Condition, Impairment};
 pub use op::init::{Wanted, count_limited, enable_quota, init, open_root};
 pub use op::kept::{Deletion, Kept, Purge};
 pub use op::limits::{
@@ -72,3 +72,5 @@ pub use op::reservation::{Expected, Reservation};
 pub use op::trash::reclaimer::{STOP_TIMEOUT, Trash};
 pub use op::work::Work;
 pub use op::works::CALLS_AT_ONCE;
+pub use view::PoolView;
+pub use view::health::{Condition, Impairment};

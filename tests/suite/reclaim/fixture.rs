@@ -3,7 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use pool::PoolStatus;
+use pool::PoolView;
 
 use support::{Fakes, Node, Running, create, directory_of, eventually, names};
 
@@ -51,7 +51,7 @@ impl ReclaimFixture {
         delete(self.driver(), volume);
     }
 
-    pub fn status(&self) -> PoolStatus {
+    pub fn status(&self) -> PoolView {
         self.driver().pools()[0].status()
     }
 
@@ -68,7 +68,7 @@ impl ReclaimFixture {
     /// Waits until exactly one entry is left in the trash and resists removal. Returns its path.
     pub fn resists(&self) -> PathBuf {
         eventually("only what resists is left", || {
-            let PoolStatus {
+            let PoolView {
                 trash, resisting, ..
             } = self.status();
             (self.trash().len(), trash, resisting) == (1, 1, 1)

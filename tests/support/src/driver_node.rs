@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use pool::PoolStatus;
+use pool::PoolView;
 use rootcellar::volume::Volume;
 
 use crate::disk::Disk;
@@ -55,7 +55,7 @@ impl DriverNode {
         self.running.as_ref().unwrap()
     }
 
-    pub fn status(&self) -> PoolStatus {
+    pub fn status(&self) -> PoolView {
         self.driver().pools()[0].status()
     }
 

@@ -34,7 +34,7 @@ impl Pool {
     }
 
     /// Begins work of the driver's own, which needs no limit.
-    pub(super) fn begin_own(&self) -> Work<'_> {
+    pub(crate) fn begin_own(&self) -> Work<'_> {
         self.work(self.works.begin_own(), false)
     }
 

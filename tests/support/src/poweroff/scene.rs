@@ -13,7 +13,7 @@ use std::sync::Arc;
 use linux::filesystem::Filesystem;
 use linux::os::{self, Observer, Os};
 use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
-use pool::{ImageContent, PoolStatus};
+use pool::{ImageContent, PoolView};
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::volume::{
     Caller, CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass,
@@ -494,7 +494,7 @@ impl Scene {
         available && is_the_pool && found == volumes
     }
 
-    fn status(&self) -> Vec<PoolStatus> {
+    fn status(&self) -> Vec<PoolView> {
         let pools = self.driver().pools();
         pools.iter().map(|pool| pool.status()).collect()
     }

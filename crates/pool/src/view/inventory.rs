@@ -10,7 +10,6 @@ use objects::{Audience, Bytes, VolumeId};
 use crate::disk::entry::Entry;
 use crate::disk::record::{Record as _, SnapshotRecord, VolumeRecord};
 use crate::disk::unavailable::Unavailable;
-use crate::ledger::free_space::FreeSpace;
 use crate::ledger::index::{Index, Resource};
 use crate::op::pool::Pool;
 
@@ -20,11 +19,10 @@ const MAX_IDS: usize = 100_000;
 impl Pool {
     /// Its volumes, snapshots and numbers. It asks no disk, and reads only the state directory, for the cordon.
     pub fn inventory(&self) -> PoolInventory {
-        let status = self.remembered();
         let disk = self.disk().ok();
         let free = disk.and_then(|disk| self.state.remembered(&self.policy(&disk), Duration::MAX));
-        let silent = status.silence.map(Unavailable::silent);
-        let unavailable = status.unavailable.or(silent);
+        let view = self.view_with(free.as_ref());
+        let unusable = view.why_unusable();
         let served = self.state.serving_time();
         let (ids, moving) = self.state.read(|index| {
             let volumes =
@@ -36,27 +34,22 @@ impl Pool {
             let moving = index.volumes().any(|entry| !entry.record.is_served());
             (volumes.zip(snapshots).zip(kept), moving)
         });
-        let complete = unavailable.is_none() && ids.is_some() && !moving;
+        let complete = unusable.is_none() && ids.is_some() && !moving;
         let ((volumes, snapshots), kept) = ids.unwrap_or_default();
-        let usable = free
-            .as_ref()
-            .filter(|_| !status.cordoned && unavailable.is_none());
-        let text = |audience| Some(unavailable.as_ref()?.cause(audience).to_string());
+        let text = |audience| Some(unusable.as_ref()?.cause(audience).to_string());
         PoolInventory {
             name: self.name().clone(),
             id: self.id(),
-            found: unavailable.as_ref().and_then(Unavailable::found),
-            empty: unavailable.as_ref().is_some_and(Unavailable::is_empty),
+            found: unusable.as_ref().and_then(Unavailable::found),
+            empty: unusable.as_ref().is_some_and(Unavailable::is_empty),
             unavailable: text(Audience::Operator),
             reason: text(Audience::Everyone),
-            cordoned: status.cordoned,
-            enforces: status.enforcement != Enforcement::None,
-            total: free
-                .as_ref()
-                .map_or(Bytes::ZERO, |free| Bytes(free.space.total)),
-            available: usable.map_or(Bytes::ZERO, FreeSpace::available),
-            reserved: status.reserved,
-            quarantined: u64::try_from(status.quarantined).unwrap_or(u64::MAX),
+            cordoned: view.cordoned,
+            enforces: view.enforcement != Enforcement::None,
+            total: view.total,
+            available: view.available,
+            reserved: view.reserved,
+            quarantined: u64::try_from(view.quarantined).unwrap_or(u64::MAX),
             complete,
             volumes,
             snapshots,

@@ -1,5 +1,7 @@
 //! The health of a pool, from memory alone: a call about a disk that hangs must not wait for it.
 
+use std::fmt;
+
 use objects::Audience;
 
 use crate::disk::unavailable::Unavailable;
@@ -32,32 +34,27 @@ pub enum Impairment {
 impl Pool {
     /// The impairments of the pool, which its volumes share.
     pub fn conditions(&self) -> Vec<Condition> {
-        let name = self.name();
-        let condition = |kind, problem: String| Condition {
+        let (name, view) = (self.name(), self.view());
+        let condition = |kind, problem: &dyn fmt::Display| Condition {
             kind,
             message: format!("pool {name}: {problem}"),
         };
-        let unavailable = self.why_unavailable().map(|reason| {
-            condition(
-                Impairment::PoolUnavailable,
-                reason.cause(Audience::Everyone).to_string(),
-            )
-        });
-        let silent = self.silence().map(|silence| {
-            let problem = Unavailable::silent(silence).to_string();
-            condition(Impairment::DiskNotAnswering, problem)
-        });
-        let backing = self.state.backing();
-        let errors = backing.errors.filter(|errors| *errors > 0).map(|errors| {
-            // Another disk may have the name of an absent one.
-            let devices = match &unavailable {
-                None => format!(" on {}", backing.devices.join(", ")),
-                Some(_) => String::new(),
+        let because =
+            |kind, reason: &Unavailable| condition(kind, &reason.cause(Audience::Everyone));
+        let unavailable = view.unavailable.as_ref();
+        let unavailable = unavailable.map(|reason| because(Impairment::PoolUnavailable, reason));
+        let silent = view.silence.map(Unavailable::silent);
+        let silent = silent.map(|reason| because(Impairment::DiskNotAnswering, &reason));
+        let errors = view.backing.errors.filter(|errors| *errors > 0);
+        let errors = errors.map(|errors| {
+            let devices = match view.devices() {
+                [] => String::new(),
+                devices => format!(" on {}", devices.join(", ")),
             };
             let problem = format!(
                 "the kernel has counted {errors} errors{devices}; examine the disk, and the kernel's log"
             );
-            condition(Impairment::DiskErrors, problem)
+            condition(Impairment::DiskErrors, &problem)
         });
         [unavailable, silent, errors]
             .into_iter()
