@@ -3,94 +3,82 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use support::disk::ENFORCING;
 use support::disk_node::{DiskNode, MIB, OURS, Served, append};
-use support::kernel;
-use support::{random, require};
+use support::random::{Op, play};
+use support::{create, kernel, require};
 
 /// The number of cases unless `PROPTEST_CASES` is set.
 const CASES: u32 = 5;
 
-#[derive(Debug, Clone)]
-enum Work {
-    /// Makes a volume, or requests an existing one again.
-    Make(usize, u64),
-    /// Grows a volume.
-    Grow(usize, u64),
-    /// Writes into a volume.
-    Write(usize, u64),
-    /// Deletes a volume, and repeats the request.
-    Delete(usize),
-    /// Stops the driver and starts another.
-    Restart,
-}
+const NAMES: [&str; 4] = ["pvc0", "pvc1", "pvc2", "pvc3"];
 
-fn work() -> impl Strategy<Value = Work> {
-    let volume = 0..4_usize;
-    let size = 1..16_u64;
+fn ops() -> impl Strategy<Value = Op> {
+    let name = || prop::sample::select(&NAMES[..]);
+    let size = || (1..16_u64).prop_map(|size| size * MIB);
     prop_oneof![
-        4 => (volume.clone(), size.clone()).prop_map(|(at, size)| Work::Make(at, size * MIB)),
-        3 => (volume.clone(), size.clone()).prop_map(|(at, size)| Work::Grow(at, size * MIB)),
-        2 => (volume.clone(), size).prop_map(|(at, size)| Work::Write(at, size * MIB / 4)),
-        2 => volume.prop_map(Work::Delete),
-        1 => Just(Work::Restart),
+        4 => (name(), size()).prop_map(|(name, size)| Op::Create(create(name, size))),
+        3 => (name(), size()).prop_map(|(name, size)| Op::Expand(name, size)),
+        2 => (name(), 1..=4_usize).prop_map(|(name, mib)| Op::Write(name, 1, mib)),
+        2 => name().prop_map(Op::Delete),
+        1 => Just(Op::RESTART),
     ]
 }
 
 /// The expected volumes: the size and id of each.
-type Model = BTreeMap<usize, (u64, String)>;
+type Model = BTreeMap<String, (u64, String)>;
 
-async fn step(node: &DiskNode, served: &mut Served, model: &mut Model, work: &Work) {
-    match *work {
-        Work::Make(at, size) => {
-            let size = model.get(&at).map_or(size, |(has, _)| *has);
-            let id = served.make(&format!("pvc{at}"), size).await;
-            model.insert(at, (size, id));
+async fn step(node: &DiskNode, served: &mut Served, model: &mut Model, op: &Op) {
+    match *op {
+        Op::Create(ref request) => {
+            let name = request.name.as_str();
+            let size = model.get(name).map_or(request.required.0, |(has, _)| *has);
+            let id = served.make(name, size).await;
+            model.insert(name.to_owned(), (size, id));
         }
-        Work::Grow(at, size) => {
-            let Some((has, id)) = model.get_mut(&at) else {
+        Op::Expand(name, size) => {
+            let Some((has, id)) = model.get_mut(name) else {
                 return;
             };
-            let target = node.publish(served, id, &format!("pod{at}")).await;
+            let target = node.publish(served, id, name).await;
             *has = served.expand(id, &target, size).await.unwrap().max(*has);
             assert!(*has >= size);
         }
-        Work::Write(at, most) => {
-            let Some((size, id)) = model.get(&at) else {
+        Op::Write(name, _, mib) => {
+            let Some((size, id)) = model.get(name) else {
                 return;
             };
-            let target = node.publish(served, id, &format!("pod{at}")).await;
-            let (_, error) = append(&target.join("file"), most);
+            let target = node.publish(served, id, name).await;
+            let (_, error) = append(&target.join("file"), mib as u64 * MIB);
             assert!(error.is_none_or(|errno| errno == node.full()), "{error:?}");
-            assert!(node.quota(&format!("pvc{at}")).used[0] <= *size);
+            assert!(node.quota(name).used[0] <= *size);
         }
-        Work::Delete(at) => {
-            let Some((_, id)) = model.remove(&at) else {
+        Op::Delete(name) => {
+            let Some((_, id)) = model.remove(name) else {
                 return;
             };
-            let target = node.target(&format!("pod{at}"));
+            let target = node.target(name);
             served.clients.unpublish(&id, &target).await.unwrap();
             served.clients.delete(&id).await.unwrap();
             served.clients.delete(&id).await.unwrap();
         }
-        Work::Restart => {}
+        Op::Restart { .. } => {}
+        ref other => other.is_unknown(),
     }
 }
 
-async fn play(node: &DiskNode, sequence: &[Work]) {
+async fn play_on(node: &DiskNode, sequence: &[Op]) {
     let mut served = node.serve().await;
     let mut model = Model::new();
-    let all: Vec<Work> = (0..4).map(Work::Delete).collect();
-    for work in sequence.iter().chain(&all) {
-        if matches!(work, Work::Restart) {
+    for op in sequence.iter().chain(&NAMES.map(Op::Delete)) {
+        if matches!(op, Op::Restart { .. }) {
             served.stop();
             served = node.serve().await;
         }
-        step(node, &mut served, &mut model, work).await;
-        for (at, (size, _)) in &model {
-            node.assert_limited(&format!("pvc{at}"), *size);
+        step(node, &mut served, &mut model, op).await;
+        for (name, (size, _)) in &model {
+            node.assert_limited(name, *size);
         }
     }
     support::eventually("nothing is limited any more", || {
@@ -108,16 +96,9 @@ fn limits_are_those_of_the_volumes_after_any_sequence() {
     require!(project_quota);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for disk in ENFORCING {
-        let config = Config {
-            // A shrink iteration takes seconds in the guest, and half a minute if it waits in vain.
-            max_shrink_iters: 8,
-            ..random::config(CASES)
-        };
-        TestRunner::new(config)
-            .run(&prop::collection::vec(work(), 1..16), |sequence| {
-                runtime.block_on(play(&DiskNode::new(disk), &sequence));
-                Ok(())
-            })
-            .unwrap();
+        let sequences = prop::collection::vec(ops(), 1..16);
+        play(CASES, 1, &sequences, |sequence| {
+            runtime.block_on(play_on(&DiskNode::new(disk), sequence));
+        });
     }
 }

@@ -4,17 +4,14 @@ mod copies;
 mod random;
 mod reference;
 
-use std::fmt::Debug;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use linux::mount::{Atime, Mounter, Target};
 use linux::quota::Enforcement;
 use objects::{Bytes, ObjectId, VolumeId};
-use proptest::prelude::{Strategy, prop};
-use proptest::test_runner::{Config, TestError, TestRunner};
+use proptest::prelude::prop;
 use rustix::fs::StatVfsMountFlags;
 
 use pool::Parameters;
@@ -23,12 +20,13 @@ use rootcellar::volume::{
     Allocation, Capability, Capacity, Class, CreateRequest, PublishRequest, UndeleteRequest, Volume,
 };
 
-use random::{Op, ops};
+use random::ops;
 use reference::Model;
 use support::memory::{MemoryNode, SIZE};
 use support::mounter::FakeMounter;
+use support::random::{Op, play};
 use support::require;
-use support::{Fakes, Running, create, eventually, name, names};
+use support::{Fakes, Running, create, eventually, name, names, wait_for_trash};
 
 const STEPS: usize = 10_000;
 const MIB: u64 = 1 << 20;
@@ -175,14 +173,14 @@ impl World {
                 let got = coded(got, Operation::Volume);
                 assert_eq!(got, self.model.unpublish(name, *target));
             }
-            Op::Unmount(target) => {
+            Op::UnmountTarget(target) => {
                 self.mounter.unmount(&self.target(*target)).unwrap();
                 self.model.unmount(*target);
             }
             Op::List(sizes) => self.list(sizes),
             Op::Capacity(class, capability) => self.capacity(class, capability),
             Op::Probe(pool) => self.probe(pool),
-            Op::Restart => self.restart(),
+            Op::Restart { .. } => self.restart(),
             deleted => self.apply_to_deleted(deleted),
         }
     }
@@ -212,7 +210,7 @@ impl World {
                 assert_eq!(got, self.model.purge(*name));
                 self.await_reclaim();
             }
-            other => panic!("{other:?} is of no deleted volume"),
+            other => other.is_unknown(),
         }
     }
 
@@ -338,9 +336,7 @@ impl World {
     /// space, and until kept volumes are measured.
     fn await_reclaim(&self) {
         let pools = self.driver().pools();
-        eventually("the trash is empty", || {
-            pools.iter().all(|pool| pool.status().trash == 0)
-        });
+        self.driver().wait_for_trash();
         let pool = pools.iter().find(|pool| pool.name().as_str() == KEEPING);
         let pool = pool.unwrap();
         eventually("the kept volumes are measured", || {
@@ -445,8 +441,7 @@ impl World {
     /// Waits until every deleted volume is reclaimed.
     fn finish(&self) {
         for pool in self.driver().pools().iter() {
-            let trash = pool.path().join(".rootcellar/trash");
-            eventually("the trash is empty", || names(&trash).is_empty());
+            wait_for_trash(pool.path());
         }
     }
 }
@@ -489,35 +484,4 @@ fn any_sequence_of_requests_does_what_the_model_says() {
         }
         world.finish();
     });
-}
-
-/// Plays random sequences, `cases` at a time, until they had this many steps together. A failure is
-/// shown with the shortest sequence that leads to it.
-pub fn play<O: Debug>(
-    cases: u32,
-    steps: usize,
-    sequences: &impl Strategy<Value = Vec<O>>,
-    case: impl Fn(&[O]),
-) {
-    let played = AtomicUsize::new(0);
-    while played.load(Ordering::Relaxed) < steps {
-        let config = Config {
-            max_shrink_iters: 4096,
-            // In milliseconds.
-            max_shrink_time: 60_000,
-            ..support::random::config(cases)
-        };
-        let outcome = TestRunner::new(config).run(sequences, |sequence| {
-            case(&sequence);
-            played.fetch_add(sequence.len(), Ordering::Relaxed);
-            Ok(())
-        });
-        if let Err(error) = outcome {
-            let TestError::Fail(reason, sequence) = error else {
-                panic!("{error}");
-            };
-            let lines: Vec<String> = sequence.iter().map(|op| format!("{op:?}")).collect();
-            panic!("{reason}\nafter\n{}", lines.join("\n"));
-        }
-    }
 }

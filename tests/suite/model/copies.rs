@@ -10,12 +10,12 @@ use objects::{ObjectId, SnapshotId, VolumeId};
 use proptest::prelude::*;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::volume::{SnapshotFilter, SourceId};
+use rootcellar::volume::{CreateRequest, SnapshotFilter, SourceId};
 
-use super::{MIB, coded, play};
+use super::{MIB, coded};
 use crate::snapshots::{Kind, Rig, write};
-use support::require;
-use support::{create, name, names};
+use support::random::{Op, play};
+use support::{create, name, names, require};
 
 const VOLUMES: [&str; 4] = ["a", "b", "c", "d"];
 const SNAPSHOTS: [&str; 3] = ["s", "t", "u"];
@@ -24,31 +24,18 @@ const SIZE: u64 = 16 * MIB;
 /// data.
 const MOST: usize = 5;
 
-#[derive(Debug, Clone, Copy)]
-enum Op {
-    Create(&'static str),
-    /// Writes this number of MiB of a byte, from the start of the file.
-    Write(&'static str, u8, usize),
-    Snapshot(&'static str, &'static str),
-    Restore(&'static str, &'static str),
-    Clone(&'static str, &'static str),
-    Delete(&'static str),
-    DeleteSnapshot(&'static str),
-    Restart,
-}
-
 fn ops() -> impl Strategy<Value = Op> {
     let volume = || prop::sample::select(&VOLUMES[..]);
     let snapshot = || prop::sample::select(&SNAPSHOTS[..]);
     prop_oneof![
-        3 => volume().prop_map(Op::Create),
+        3 => volume().prop_map(|v| Op::Create(create(v, SIZE))),
         6 => (volume(), 1..=u8::MAX, 1..=MOST).prop_map(|(v, byte, mib)| Op::Write(v, byte, mib)),
         4 => (snapshot(), volume()).prop_map(|(s, of)| Op::Snapshot(s, of)),
         4 => (volume(), snapshot()).prop_map(|(v, of)| Op::Restore(v, of)),
         3 => (volume(), volume()).prop_map(|(v, of)| Op::Clone(v, of)),
         3 => volume().prop_map(Op::Delete),
         2 => snapshot().prop_map(Op::DeleteSnapshot),
-        1 => Just(Op::Restart),
+        1 => Just(Op::RESTART),
     ]
 }
 
@@ -65,13 +52,13 @@ type Content = Vec<u8>;
 
 #[derive(Debug, Default)]
 struct Model {
-    volumes: BTreeMap<&'static str, (Of, Content)>,
+    volumes: BTreeMap<String, (Of, Content)>,
     snapshots: BTreeMap<&'static str, (&'static str, Content)>,
 }
 
 impl Model {
     /// The expected answer to a request for a volume.
-    fn create(&mut self, volume: &'static str, of: Of) -> Result<(), Code> {
+    fn create(&mut self, volume: &str, of: Of) -> Result<(), Code> {
         if let Some((has, _)) = self.volumes.get(volume) {
             return if *has == of {
                 Ok(())
@@ -85,7 +72,7 @@ impl Model {
             Of::Volume(of) => self.volumes.get(of).map(|(_, content)| content.clone()),
         };
         let content = content.ok_or(Code::NotFound)?;
-        self.volumes.insert(volume, (of, content));
+        self.volumes.insert(volume.to_owned(), (of, content));
         Ok(())
     }
 
@@ -120,15 +107,10 @@ impl World {
         SnapshotId::new(pool, &snapshot.parse().unwrap()).to_string()
     }
 
-    fn make(&mut self, volume: &'static str, of: Of) {
-        let mut request = match of {
-            Of::Nothing => create(volume, SIZE),
-            Of::Snapshot(of) => Rig::copy(volume, SIZE, SourceId::Snapshot(self.snapshot_id(of))),
-            Of::Volume(of) => Rig::copy(volume, SIZE, SourceId::Volume(self.volume_id(of))),
-        };
+    fn create(&mut self, mut request: CreateRequest, of: Of) {
         request.capabilities[0].block = self.is_block;
         let got = self.rig.driver().create(&request).map(drop);
-        let want = self.model.create(volume, of);
+        let want = self.model.create(request.name.as_str(), of);
         assert_eq!(coded(got, Operation::CreateVolume), want);
     }
 
@@ -149,20 +131,26 @@ impl World {
     /// Deletes everything, volumes before snapshots, and asserts that nothing is left.
     fn end(mut self) {
         for volume in VOLUMES {
-            self.apply(Op::Delete(volume));
+            self.apply(&Op::Delete(volume));
         }
         for snapshot in SNAPSHOTS {
-            self.apply(Op::DeleteSnapshot(snapshot));
+            self.apply(&Op::DeleteSnapshot(snapshot));
         }
         self.rig.wait_for_trash();
         self.check();
     }
 
-    fn apply(&mut self, op: Op) {
-        match op {
-            Op::Create(volume) => self.make(volume, Of::Nothing),
-            Op::Restore(volume, of) => self.make(volume, Of::Snapshot(of)),
-            Op::Clone(volume, of) => self.make(volume, Of::Volume(of)),
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Create(ref request) => self.create(request.clone(), Of::Nothing),
+            Op::Restore(volume, of) => {
+                let source = SourceId::Snapshot(self.snapshot_id(of));
+                self.create(Rig::copy(volume, SIZE, source), Of::Snapshot(of));
+            }
+            Op::Clone(volume, of) => {
+                let source = SourceId::Volume(self.volume_id(of));
+                self.create(Rig::copy(volume, SIZE, source), Of::Volume(of));
+            }
             Op::Write(volume, byte, mib) => {
                 let Some((_, content)) = self.model.volumes.get_mut(volume) else {
                     return;
@@ -194,7 +182,8 @@ impl World {
                 assert_eq!(coded(got, Operation::Delete).is_ok(), want.is_some());
                 self.await_reclaim();
             }
-            Op::Restart => self.rig.start(),
+            Op::Restart { .. } => self.rig.start(),
+            ref other => other.is_unknown(),
         }
     }
 
@@ -214,9 +203,9 @@ impl World {
             "{snapshots:?}"
         );
         let contents = self.model.volumes.iter();
-        let contents = contents.map(|(name, (_, content))| ("volumes", name, content));
+        let contents = contents.map(|(name, (_, content))| ("volumes", name.as_str(), content));
         let kept = self.model.snapshots.iter();
-        let kept = kept.map(|(name, (_, content))| ("snapshots", name, content));
+        let kept = kept.map(|(name, (_, content))| ("snapshots", *name, content));
         for (home, name, content) in contents.chain(kept) {
             let file = self.file(&self.rig.data(home, &format!("{name}-")));
             assert_eq!(&read(&file), content, "{name} of {home}");
@@ -304,7 +293,7 @@ fn run(kind: Kind, is_block: bool, cases: u32) {
             model: Model::default(),
         };
         for op in sequence {
-            world.apply(*op);
+            world.apply(op);
             world.check();
         }
         world.rig.start();

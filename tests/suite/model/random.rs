@@ -8,38 +8,9 @@ use pool::{Mode, Parameters, Sharing};
 use rootcellar::volume::{Allocation, Capability, Class, CreateRequest, Kind};
 
 use support::create;
+use support::random::Op;
 
 use super::{MIB, NAMES, POOLS, TARGETS};
-
-#[derive(Debug, Clone)]
-pub enum Op {
-    Create(CreateRequest),
-    Delete(&'static str),
-    DeleteNow(&'static str),
-    /// Brings back the newest deleted volume with the id of this name, under its own or another name.
-    Undelete(&'static str, Option<&'static str>),
-    /// Deletes for good the deleted volumes with the id of this name, or all.
-    Purge(Option<&'static str>),
-    Get(&'static str),
-    Publish {
-        name: &'static str,
-        target: usize,
-        capability: Capability,
-        read_only: bool,
-    },
-    Unpublish {
-        name: &'static str,
-        target: usize,
-    },
-    /// Unmounts a target without the driver.
-    Unmount(usize),
-    /// Lists all pages, with these page sizes in turn.
-    List(Vec<usize>),
-    Capacity(Class, Capability),
-    /// Requests exactly the capacity, and one byte more.
-    Probe(&'static str),
-    Restart,
-}
 
 fn modes() -> impl Strategy<Value = AccessMode> {
     prop_oneof![
@@ -180,10 +151,10 @@ pub fn ops() -> impl Strategy<Value = Op> {
         1 => names().prop_map(Op::Get),
         12 => publish,
         6 => (names(), 0..TARGETS).prop_map(|(name, target)| Op::Unpublish { name, target }),
-        2 => (0..TARGETS).prop_map(Op::Unmount),
+        2 => (0..TARGETS).prop_map(Op::UnmountTarget),
         2 => prop::collection::vec(1..4_usize, 1..4).prop_map(Op::List),
         2 => (classes(), capabilities()).prop_map(|(class, mode)| Op::Capacity(class, mode)),
         1 => prop::sample::select(&POOLS[..]).prop_map(Op::Probe),
-        1 => Just(Op::Restart),
+        1 => Just(Op::RESTART),
     ]
 }

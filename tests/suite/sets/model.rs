@@ -15,13 +15,13 @@ use proptest::sample::select;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use pool::{KnownPools, Pool, retire};
-use rootcellar::volume::MEMBER_WAIT;
+use rootcellar::volume::{CreateRequest, MEMBER_WAIT};
 
 use super::{
     Bytes, Code, Duration, MIB, MemorySet, Operation, Settings, capacity, create, reservable,
 };
-use crate::model::play;
 use reference::{Member, Model, TOLERANCE};
+use support::random::{Op, play};
 use support::{Fakes, Running, eventually, name, names, require};
 
 const STEPS: usize = 2_000;
@@ -29,42 +29,24 @@ const STEPS: usize = 2_000;
 const MEMBERS: [(&str, u64); 3] = [("a", 64), ("b", 96), ("c", 128)];
 const NAMES: [&str; 5] = ["v0", "v1", "v2", "v3", "v4"];
 
-#[derive(Debug, Clone)]
-enum Op {
-    Create(&'static str, u64),
-    /// Deletes the volume with this name of a member.
-    Delete(&'static str, usize),
-    /// Requests a byte more than the largest size, and exactly that.
-    Probe,
-    Unmount(usize),
-    /// Unmounts a member, and creates a volume before the driver has noticed.
-    Pull(usize, &'static str, u64),
-    Mount(usize),
-    /// Lets other data use this many bytes of a member.
-    Fill(usize, u64),
-    Retire(usize),
-    /// Mounts a new disk in place of a retired one.
-    Replace(usize),
-    /// Starts the driver again, which waits for members that are not mounted, or has waited.
-    Restart {
-        waits: bool,
-    },
-}
-
 fn ops() -> impl Strategy<Value = Op> {
     let member = || 0..MEMBERS.len();
-    let size = || select(vec![4 * MIB, 20 * MIB, 44 * MIB, 100 * MIB]);
+    let name = || select(&NAMES[..]);
+    let request = move || {
+        let sizes = select(vec![4 * MIB, 20 * MIB, 44 * MIB, 100 * MIB]);
+        (name(), sizes).prop_map(|(name, size)| create(name, size))
+    };
     let other = select(vec![0, 20 * MIB, 40 * MIB]);
     prop_oneof![
-        12 => (select(&NAMES[..]), size()).prop_map(|(name, size)| Op::Create(name, size)),
-        6 => (select(&NAMES[..]), member()).prop_map(|(name, m)| Op::Delete(name, m)),
-        2 => Just(Op::Probe),
-        2 => member().prop_map(Op::Unmount),
-        2 => (member(), select(&NAMES[..]), size()).prop_map(|(m, name, size)| Op::Pull(m, name, size)),
-        6 => member().prop_map(Op::Mount),
-        3 => (member(), other).prop_map(|(m, bytes)| Op::Fill(m, bytes)),
-        1 => member().prop_map(Op::Retire),
-        1 => member().prop_map(Op::Replace),
+        12 => request().prop_map(Op::Create),
+        6 => (member(), name()).prop_map(|(m, name)| Op::DeleteFrom(m, name)),
+        2 => Just(Op::Probe("set")),
+        2 => member().prop_map(Op::UnmountDisk),
+        2 => (member(), request()).prop_map(|(m, request)| Op::PullDisk(m, request)),
+        6 => member().prop_map(Op::MountDisk),
+        3 => (member(), other).prop_map(|(m, bytes)| Op::FillDisk(m, bytes)),
+        1 => member().prop_map(Op::RetireDisk),
+        1 => member().prop_map(Op::ReplaceDisk),
         3 => any::<bool>().prop_map(|waits| Op::Restart { waits }),
     ]
 }
@@ -144,30 +126,34 @@ impl World {
 
     fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Create(name, size) => self.create(name, size),
-            Op::Delete(name, m) => self.delete(name, m),
-            Op::Probe => self.probe(),
-            Op::Unmount(m) => {
+            Op::Create(ref request) => {
+                let (name, size) = (request.name.as_str(), request.required.0);
+                self.create_as(&self.model.create(name, size), request);
+            }
+            Op::DeleteFrom(m, name) => self.delete(name, m),
+            Op::Probe(_) => self.probe(),
+            Op::UnmountDisk(m) => {
                 self.unmount(m);
                 self.look();
             }
-            Op::Pull(m, name, size) => {
+            Op::PullDisk(m, ref request) => {
                 self.unmount(m);
-                self.create_unnoticed(m, name, size);
+                self.create_unnoticed(m, request);
                 self.look();
             }
-            Op::Mount(m) if !self.model.members[m].mounted => {
+            Op::MountDisk(m) if !self.model.members[m].mounted => {
                 self.node.mount(MEMBERS[m].0);
                 let member = &mut self.model.members[m];
                 member.mounted = true;
                 member.read |= !member.retired;
                 self.look();
             }
-            Op::Fill(m, bytes) => self.fill(m, bytes),
-            Op::Retire(m) => self.retire(m),
-            Op::Replace(m) => self.replace(m),
+            Op::FillDisk(m, bytes) => self.fill(m, bytes),
+            Op::RetireDisk(m) => self.retire(m),
+            Op::ReplaceDisk(m) => self.replace(m),
             Op::Restart { waits } => self.restart(waits),
-            Op::Mount(_) => {}
+            Op::MountDisk(_) => {}
+            ref other => other.is_unknown(),
         }
     }
 
@@ -179,9 +165,9 @@ impl World {
     }
 
     /// Creates a volume; the outcome must be one of these.
-    fn create_as(&mut self, allowed: &[Result<usize, Code>], name: &str, size: u64) {
-        let got = self.driver().create(&create(name, size));
-        let got = match got {
+    fn create_as(&mut self, allowed: &[Result<usize, Code>], request: &CreateRequest) {
+        let (name, size) = (request.name.as_str(), request.required.0);
+        let got = match self.driver().create(request) {
             Ok(volume) => {
                 let member = volume.pool.member().unwrap();
                 let m = MEMBERS.iter().position(|(name, _)| *name == member);
@@ -197,14 +183,10 @@ impl World {
         assert!(allowed.contains(&got), "{got:?} is not one of {allowed:?}");
     }
 
-    fn create(&mut self, name: &str, size: u64) {
-        let allowed = self.model.create(name, size);
-        self.create_as(&allowed, name, size);
-    }
-
     /// Creates a volume while the driver does not know that a member is missing. A volume that it knows
     /// to be there is returned.
-    fn create_unnoticed(&mut self, m: usize, name: &str, size: u64) {
+    fn create_unnoticed(&mut self, m: usize, request: &CreateRequest) {
+        let (name, size) = (request.name.as_str(), request.required.0);
         let mut allowed = self.model.create(name, size);
         let member = &self.model.members[m];
         if member.is_known() && self.was_served(m) {
@@ -221,7 +203,7 @@ impl World {
                 }
             }
         }
-        self.create_as(&allowed, name, size);
+        self.create_as(&allowed, request);
     }
 
     fn was_served(&self, m: usize) -> bool {
@@ -239,15 +221,8 @@ impl World {
             },
         };
         assert_eq!(got, self.model.delete(m, name));
-        self.await_reclaim();
-    }
-
-    /// Waits until the trash is reclaimed, because until then a member cannot reserve the freed space.
-    fn await_reclaim(&self) {
-        eventually("the trash is empty", || {
-            let pools = self.driver().pools();
-            pools.iter().all(|pool| pool.status().trash == 0)
-        });
+        // Until then a member cannot reserve the freed space.
+        self.driver().wait_for_trash();
     }
 
     fn probe(&mut self) {
@@ -258,14 +233,14 @@ impl World {
             [Err(code)] => code,
             ref other => panic!("{other:?}"),
         };
-        self.create_as(&[Err(refused)], "probe", beyond);
+        self.create_as(&[Err(refused)], &create("probe", beyond));
         if largest == 0 || refused != Code::ResourceExhausted {
             return;
         }
         let freest = self
             .model
             .create("probe", largest.saturating_sub(TOLERANCE));
-        self.create_as(&freest, "probe", largest);
+        self.create_as(&freest, &create("probe", largest));
         for m in self.model.holders("probe") {
             self.delete("probe", m);
         }

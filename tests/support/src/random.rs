@@ -1,9 +1,15 @@
-//! The seed of everything random in a test.
+//! Random tests: the seed of everything random in a test, the operations, and the player of their sequences.
+
+mod op;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use proptest::test_runner::{Config, RngSeed};
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
+
+pub use op::Op;
 
 /// The environment variable that gives the seed.
 const SEED: &str = "ROOTCELLAR_SEED";
@@ -29,5 +35,36 @@ pub fn config(cases: u32) -> Config {
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(seed()),
         ..default
+    }
+}
+
+/// Plays random sequences of operations, `cases` at a time, until they had this many steps together. A failure is
+/// shown with the shortest sequence that leads to it.
+pub fn play(
+    cases: u32,
+    steps: usize,
+    sequences: &impl Strategy<Value = Vec<Op>>,
+    case: impl Fn(&[Op]),
+) {
+    let played = AtomicUsize::new(0);
+    while played.load(Ordering::Relaxed) < steps {
+        let config = Config {
+            max_shrink_iters: 4096,
+            // In milliseconds.
+            max_shrink_time: 60_000,
+            ..config(cases)
+        };
+        let outcome = TestRunner::new(config).run(sequences, |sequence| {
+            case(&sequence);
+            played.fetch_add(sequence.len(), Ordering::Relaxed);
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            let TestError::Fail(reason, sequence) = error else {
+                panic!("{error}");
+            };
+            let lines: Vec<String> = sequence.iter().map(|op| format!("{op:?}")).collect();
+            panic!("{reason}\nafter\n{}", lines.join("\n"));
+        }
     }
 }
