@@ -65,14 +65,19 @@ pub fn import(volumes: &Volumes, import: &Import) -> Result<VolumeId> {
 
 /// Exports a volume to the path that it had before.
 pub fn export_back(volumes: &Volumes, os: &Os, id: VolumeId) -> Result<PathBuf> {
-    let export = ExportTo {
+    let export = export_of(os, id);
+    Ok(export.run(&Direct(volumes))?.path)
+}
+
+/// The export of a volume to the path that it had before.
+pub fn export_of(os: &Os, id: VolumeId) -> ExportTo {
+    ExportTo {
         os: os.clone(),
         id,
         to: None,
         users: Users::Check,
         dry_run: false,
-    };
-    Ok(export.run(&Direct(volumes))?.path)
+    }
 }
 
 /// The volumes of a server, without its socket.
