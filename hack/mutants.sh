@@ -66,7 +66,7 @@ change() { # DIRECTORY {FILE PERL}...
 compiles() { # DIRECTORY
     result=0
     put "$1"
-    cargo_on_copy check --locked --quiet --test suite || result=$?
+    cargo_on_copy check --locked --quiet -p rootcellar-support || result=$?
     put_back "$1"
     return "$result"
 }
