@@ -96,7 +96,7 @@ const TABLE: [(Purpose, [Answer; 6]); 10] = [
 ];
 
 /// A node with a set of the members a and b, and with objects for each purpose.
-struct Scene {
+struct PurposeNode {
     set: MemorySet,
     fakes: Fakes,
     driver: Option<Running>,
@@ -104,7 +104,7 @@ struct Scene {
     ids: BTreeMap<&'static str, String>,
 }
 
-impl Scene {
+impl PurposeNode {
     fn new(situation: Situation) -> Self {
         let set = MemorySet::new(&[("a", 512 * MIB), ("b", 16 * MIB)]);
         let mut scene = Self {
@@ -299,7 +299,7 @@ impl Purpose {
 fn every_way_into_a_pool_asks_its_questions() {
     require!(mount_namespace);
     for (column, situation) in SITUATIONS.into_iter().enumerate() {
-        let scene = Scene::new(situation);
+        let scene = PurposeNode::new(situation);
         for (purpose, answers) in TABLE {
             if answers[column] == Never {
                 continue;

@@ -20,7 +20,7 @@ use rootcellar::check::{About, Finding, Level, Report, Surroundings, check};
 use rootcellar::config::Configured;
 use rootcellar::volume::{EnforcementPolicy, ExpandRequest, Settings, Volume};
 
-use crate::sizes::{Rig, SIZE};
+use crate::sizes::{QuotaRig, SIZE};
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
 use support::memory::MemorySet;
@@ -114,7 +114,7 @@ pub fn follow(remedy: &str, commands_end: &str) {
 
 /// Asserts that a volume can be published, expanded and deleted, as after each remedy.
 #[track_caller]
-fn assert_useful(rig: &Rig, volume: &Volume) {
+fn assert_useful(rig: &QuotaRig, volume: &Volume) {
     let target = rig.published(volume);
     let twice = Bytes(2 * SIZE.0);
     assert_eq!(rig.expand(volume, twice).unwrap(), twice);
@@ -248,7 +248,7 @@ fn a_btrfs_holds_sizes_after_what_check_says_was_done() {
 /// Proves: T5.
 #[test]
 fn a_pool_that_no_longer_enforces_sizes_is_wrong() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     rig.make("enforced", SIZE);
     rig.running = None;
     run(Command::new("btrfs")
@@ -260,7 +260,7 @@ fn a_pool_that_no_longer_enforces_sizes_is_wrong() {
 }
 
 /// The directory of a volume, below the pool's path.
-fn below(rig: &Rig, volume: &str) -> PathBuf {
+fn below(rig: &QuotaRig, volume: &str) -> PathBuf {
     let directory = rig.directory(volume);
     directory.strip_prefix(rig.node.pool()).unwrap().to_owned()
 }
@@ -400,7 +400,7 @@ fn an_orphan_in_a_set_is_wrong() {
 /// Proves: T5.
 #[test]
 fn a_size_that_need_not_be_enforced_is_a_note() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = EnforcementPolicy::None;
     rig.driver().create(&request).unwrap();

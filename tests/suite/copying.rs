@@ -17,7 +17,7 @@ use pool::{Pool, Unit};
 use rootcellar::error::{Code, Error, Operation};
 use rootcellar::volume::{ExpandRequest, Snapshot, SourceId, Volume};
 
-use crate::snapshots::{Kind, Rig, SIZE};
+use crate::snapshots::{CopyRig, Kind, SIZE};
 use support::faults::{Gate, Opened};
 use support::require;
 use support::{Fakes, eventually, names, publish};
@@ -28,16 +28,16 @@ const FILES: usize = 40;
 const A_FILE: &str = "a file";
 
 /// A disk whose files share no blocks, with a volume of many files and a snapshot of it.
-struct Scene {
+struct ManyFiles {
     gate: Arc<Gate>,
     /// Whether a directory cannot be made.
     broken: Arc<AtomicBool>,
-    rig: Rig,
+    rig: CopyRig,
     source: Volume,
     taken: Snapshot,
 }
 
-impl Scene {
+impl ManyFiles {
     fn new() -> Self {
         let gate = Arc::new(Gate::default());
         let at_a_file = gate.clone();
@@ -50,7 +50,7 @@ impl Scene {
             let fails = step == Step::Mkdir && is_broken.load(Ordering::Relaxed);
             if fails { Err(Errno::IO) } else { Ok(()) }
         });
-        let rig = Rig::with(Kind::Ext4, fakes);
+        let rig = CopyRig::with(Kind::Ext4, fakes);
         let source = rig.make("source", SIZE);
         let data = rig.volume_data("source");
         for file in 0..FILES {
@@ -110,7 +110,7 @@ fn aborted<T: std::fmt::Debug>(answer: Result<T, Error>, operation: Operation) {
 #[test]
 fn a_copy_has_an_advance_until_it_ends() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let pool = scene.source.id.pool();
     let volume = VolumeId::new(pool, &"restored".parse().unwrap()).to_string();
     let snapshot = SnapshotId::new(pool, &"again".parse().unwrap()).to_string();
@@ -132,7 +132,7 @@ fn a_copy_has_an_advance_until_it_ends() {
 #[test]
 fn a_copy_is_made_once_however_often_it_is_asked_for() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let rig = &scene.rig;
     let take = || rig.snapshot("again", &scene.source);
     let made = scene.during(take, || aborted(take(), Operation::CreateSnapshot));
@@ -153,7 +153,7 @@ fn a_copy_is_made_once_however_often_it_is_asked_for() {
 #[test]
 fn what_is_being_copied_is_not_deleted() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let rig = &scene.rig;
     let delete = || rig.driver().delete(&scene.source.id.to_string());
     let again = || rig.snapshot("again", &scene.source);
@@ -179,7 +179,7 @@ fn what_is_being_copied_is_not_deleted() {
 #[test]
 fn a_volume_that_is_being_copied_is_used_as_ever() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let (rig, driver) = (&scene.rig, scene.rig.driver());
     let id = scene.source.id.to_string();
     let target = rig.node.target("pod");
@@ -211,7 +211,7 @@ fn a_volume_that_is_being_copied_is_used_as_ever() {
 #[test]
 fn a_driver_that_stops_ends_its_copies() {
     require!(loop_devices);
-    let mut scene = Scene::new();
+    let mut scene = ManyFiles::new();
     let restore = || scene.restore();
     let ended = scene.during(restore, || scene.rig.driver().stop_copies());
     let ended = ended.unwrap_err();
@@ -226,7 +226,7 @@ fn a_driver_that_stops_ends_its_copies() {
     scene.rig.wait_for_trash();
     assert_eq!(names(&scene.rig.node.pool().join("volumes")).len(), 1);
     let source = SourceId::Snapshot(scene.taken.id.to_string());
-    let request = Rig::copy("restored", SIZE, source);
+    let request = CopyRig::copy("restored", SIZE, source);
     scene.rig.driver().create(&request).unwrap();
     scene.assert_complete("volumes", "restored");
 }
@@ -263,7 +263,7 @@ fn a_long_copy_that_advances_is_no_disk_that_does_not_answer() {
             Ok(())
         })
     };
-    let rig = Rig::with(Kind::Ext4, fakes);
+    let rig = CopyRig::with(Kind::Ext4, fakes);
     let source = rig.make("source", SIZE);
     let data = rig.volume_data("source");
     for file in ["a", "b", "c"] {
@@ -289,7 +289,7 @@ fn a_failed_copy_that_a_full_disk_keeps_is_reclaimed() {
         Step::CopyRange | Step::Rename if is_full.load(Ordering::Relaxed) => Err(Errno::NOSPC),
         _ => Ok(()),
     });
-    let rig = Rig::with(Kind::Ext4, fakes);
+    let rig = CopyRig::with(Kind::Ext4, fakes);
     let source = rig.make("source", SIZE);
     fs::write(rig.volume_data("source").join("file"), "content").unwrap();
     full.store(true, Ordering::Relaxed);

@@ -29,7 +29,7 @@ use support::{NODE, eventually, names};
 const WELL: &str = "well";
 
 /// A node with pools on their own disks, and the server of these pools.
-struct Rig {
+struct ServedDisks {
     clients: Clients,
     server: Server,
     page: SocketAddr,
@@ -38,7 +38,7 @@ struct Rig {
     beneath: Picture,
 }
 
-impl Rig {
+impl ServedDisks {
     /// Starts the server with these `--pool` values.
     async fn serve(node: PodNode, pools: &[String]) -> Self {
         let beneath = node.beneath();
@@ -128,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// As [`Rig::keep`], in every one of these pools.
+    /// As [`ServedDisks::keep`], in every one of these pools.
     async fn keep_in(&mut self, pools: &[&str]) -> Vec<KeptVolume> {
         let mut kept = Vec::new();
         for pool in pools {

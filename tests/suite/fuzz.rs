@@ -126,7 +126,7 @@ const CALLS: [Call; 36] = calls! {
 };
 
 /// A served pool with volumes, and foreign files around it.
-struct Scene {
+struct FuzzNode {
     runtime: Runtime,
     channel: Channel,
     clients: Clients,
@@ -136,7 +136,7 @@ struct Scene {
     node: Node,
 }
 
-impl Scene {
+impl FuzzNode {
     fn new() -> Self {
         let runtime = Runtime::new().unwrap();
         let node = Node::new();
@@ -247,7 +247,7 @@ impl Scene {
         }
     }
 
-    /// As [`Scene::give_back`], for a snapshot.
+    /// As [`FuzzNode::give_back`], for a snapshot.
     fn give_snapshot_back(&mut self, answer: &[u8]) {
         let made = csi::CreateSnapshotResponse::decode(answer).unwrap();
         let id = made.snapshot.unwrap().snapshot_id;
@@ -338,7 +338,7 @@ fn assert_all_calls() {
 /// Sends messages to every call; `spoil` alters the valid ones.
 fn run(spoil: fn(BoxedStrategy<Vec<u8>>) -> BoxedStrategy<Vec<u8>>) {
     assert_all_calls();
-    let scene = std::cell::RefCell::new(Scene::new());
+    let scene = std::cell::RefCell::new(FuzzNode::new());
     // One seed for all calls, because each finds the state that the calls before have left.
     let config = config(CASES);
     for call in &CALLS {

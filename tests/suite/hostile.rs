@@ -17,14 +17,14 @@ use support::picture::{Picture, picture};
 use support::server::{Clients, Server};
 
 /// A served node with foreign files around the pool, and a picture of them.
-struct Scene {
+struct HostileNode {
     clients: Clients,
     server: Server,
     before: Picture,
     node: Node,
 }
 
-impl Scene {
+impl HostileNode {
     async fn new() -> Self {
         let node = Node::new();
         prepare(&node);
@@ -39,7 +39,7 @@ impl Scene {
         }
     }
 
-    /// As [`Scene::new`], with a volume and its id.
+    /// As [`HostileNode::new`], with a volume and its id.
     async fn with_volume() -> (Self, String) {
         let mut scene = Self::new().await;
         let id = scene.clients.make("a", 1000).await;

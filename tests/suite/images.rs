@@ -32,23 +32,26 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
 /// A driver that mounts images, over one pool on a disk of its own.
-pub struct Rig {
+pub struct ImageRig {
     base: DriverNode,
 }
 
-support::extends!(Rig, base: DriverNode);
+support::extends!(ImageRig, base: DriverNode);
 
-impl Rig {
+impl ImageRig {
     pub fn new(disk: Disk) -> Self {
         Self::sized(disk, 1 << 30)
     }
 
-    /// As [`Rig::new`], with a pool that keeps deleted objects.
+    /// As [`ImageRig::new`], with a pool that keeps deleted objects.
     pub fn keeping(disk: Disk) -> Self {
-        let mut rig = Self::new(disk);
-        rig.options = ",keep=1h";
-        rig.start();
-        rig
+        let fakes = Fakes {
+            mounter: Arc::new(KernelMounter),
+            ..Fakes::default()
+        };
+        Self {
+            base: DriverNode::keeping(disk.sized(1 << 30), fakes),
+        }
     }
 
     fn sized(disk: Disk, size: u64) -> Self {
@@ -121,7 +124,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for ImageRig {
     /// Unpublishes what the test left, because the device of a block volume outlives this process.
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -153,7 +156,7 @@ pub fn device(volume: &str, size: u64) -> CreateRequest {
     request
 }
 
-impl Rig {
+impl ImageRig {
     pub fn device(&self, volume: &str, size: u64) -> Volume {
         self.driver().create(&device(volume, size)).unwrap()
     }
@@ -219,7 +222,7 @@ pub fn disks() -> [Disk; 4] {
 fn an_image_is_published_with_its_own_filesystem() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::new(disk);
+        let rig = ImageRig::new(disk);
         let mut request = image("pvc", 64 * MIB);
         request.class.parameters.mode = Mode::parse("2770").unwrap();
         (request.class.parameters.uid, request.class.parameters.gid) = (1000, 2000);
@@ -265,7 +268,7 @@ fn an_image_is_published_with_its_own_filesystem() {
 #[test]
 fn a_full_image_leaves_its_neighbour_space() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let (full, other) = (rig.image("full", 64 * MIB), rig.image("other", 64 * MIB));
     let (full, other) = (rig.publish(&full, "full"), rig.publish(&other, "other"));
     let mut file = File::create(full.join("file")).unwrap();
@@ -292,7 +295,7 @@ fn copies_of_an_image_are_of_one_instant() {
     let formats = [("ext4", 64 * MIB), ("xfs", 300 * MIB)];
     let sharing = disks().into_iter().filter(|disk| disk.filesystem != "ext4");
     for (disk, (format, size)) in sharing.zip(formats.into_iter().cycle()) {
-        let rig = Rig::sized(disk, 2 << 30);
+        let rig = ImageRig::sized(disk, 2 << 30);
         let request = |volume: &str, size, source| {
             let mut request = image(volume, size);
             request.capabilities[0].fs_type = Some(format.to_owned());
@@ -339,7 +342,7 @@ fn copies_of_an_image_are_of_one_instant() {
 #[test]
 fn a_mounted_image_is_not_copied_byte_by_byte() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.image("pvc", 64 * MIB);
     let target = rig.publish(&volume, "pod");
     fs::write(target.join("file"), "content").unwrap();
@@ -371,7 +374,7 @@ fn a_mounted_image_is_not_copied_byte_by_byte() {
 fn an_unused_image_is_copied_in_its_whole_length() {
     require!(loop_devices);
     for filesystem in ["ext4", "xfs"] {
-        let rig = Rig::new(Disk::new(filesystem));
+        let rig = ImageRig::new(Disk::new(filesystem));
         let mut request = image("pvc", 64 * MIB);
         request.class.allocation = Some(Allocation::Thin);
         let volume = rig.driver().create(&request).unwrap();
@@ -397,7 +400,7 @@ fn an_unused_image_is_copied_in_its_whole_length() {
 #[test]
 fn an_image_grows_while_it_is_mounted() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let mut request = image("pvc", 300 * MIB);
     request.capabilities[0].fs_type = Some("xfs".to_owned());
     let volume = rig.driver().create(&request).unwrap();
@@ -428,7 +431,7 @@ fn an_image_grows_while_it_is_mounted() {
 #[test]
 fn an_image_grows_through_a_read_only_target() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let mut request = image("pvc", 300 * MIB);
     request.capabilities[0].fs_type = Some("xfs".to_owned());
     let volume = rig.driver().create(&request).unwrap();
@@ -457,7 +460,7 @@ fn an_image_grows_through_a_read_only_target() {
 #[test]
 fn a_new_driver_knows_the_mounted_images() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("xfs"));
+    let mut rig = ImageRig::new(Disk::new("xfs"));
     let volume = rig.image("pvc", 64 * MIB);
     let target = rig.publish(&volume, "pod");
     rig.start();
@@ -478,7 +481,7 @@ fn a_new_driver_knows_the_mounted_images() {
 #[test]
 fn a_start_reads_the_length_of_images() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let (grown, lost) = (rig.image("grown", 64 * MIB), rig.image("lost", 64 * MIB));
     let file = File::options().write(true).open(rig.file("grown")).unwrap();
     file.set_len(80 * MIB).unwrap();
@@ -496,7 +499,7 @@ fn a_start_reads_the_length_of_images() {
 #[test]
 fn an_attached_image_is_not_deleted() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.image("pvc", 64 * MIB);
     let file = File::open(rig.file("pvc")).unwrap();
     let device = loops::attach(&file, false).unwrap();
@@ -514,7 +517,7 @@ fn an_attached_image_is_not_deleted() {
 #[test]
 fn an_image_that_is_inspected_after_its_unmount_is_deleted() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.image("pvc", 64 * MIB);
     let file = File::open(rig.file("pvc")).unwrap();
     let inspected = loops::attach(&file, false).unwrap();
@@ -588,7 +591,7 @@ const IMPOSSIBLE: [(&str, Change, Code, &str); 7] = [
 #[test]
 fn requests_for_impossible_images_are_refused() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let directory = rig.make("directory", 64 * MIB);
     for (case, change, code, message) in IMPOSSIBLE {
         let mut request = image("pvc", 64 * MIB);
@@ -613,7 +616,7 @@ fn requests_for_impossible_images_are_refused() {
 #[test]
 fn a_thin_image_is_sparse_and_reserved() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let mut request = image("thin", 600 * MIB);
     request.class.allocation = Some(Allocation::Thin);
     let volume = rig.driver().create(&request).unwrap();

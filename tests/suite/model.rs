@@ -50,7 +50,7 @@ fn options(node: &MemoryNode) -> Vec<String> {
 }
 
 /// The driver under test and its model.
-struct World {
+struct PoolsWorld {
     running: Option<Running>,
     mounter: Arc<FakeMounter>,
     fakes: Fakes,
@@ -59,7 +59,7 @@ struct World {
     model: Model,
 }
 
-impl World {
+impl PoolsWorld {
     fn new() -> Self {
         let node = MemoryNode::new(&POOLS);
         let mounter = Arc::new(FakeMounter::default());
@@ -477,7 +477,7 @@ fn any_sequence_of_requests_does_what_the_model_says() {
     require!(mount_namespace);
     let sequences = prop::collection::vec(ops(), 1..=320);
     play(16, STEPS, &sequences, |sequence| {
-        let mut world = World::new();
+        let mut world = PoolsWorld::new();
         for op in sequence {
             world.apply(op);
             world.check();

@@ -36,11 +36,11 @@ pub const SIZE: Bytes = Bytes(32 << 20);
 const LEEWAY: u64 = 2 << 20;
 
 /// A pool on a btrfs with simple quota.
-pub struct Rig {
+pub struct QuotaRig {
     base: DriverNode,
 }
 
-impl Rig {
+impl QuotaRig {
     pub fn new() -> Self {
         let disk = Disk::new("btrfs").with_simple_quota();
         Self {
@@ -101,7 +101,7 @@ impl Rig {
     }
 }
 
-support::extends!(Rig, base: DriverNode);
+support::extends!(QuotaRig, base: DriverNode);
 
 /// Writes until a write fails, and returns the number of bytes written before.
 pub fn fill(path: &Path) -> u64 {
@@ -139,7 +139,7 @@ pub fn assert_about(what: &str, bytes: u64, expected: Bytes) {
 /// Proves: S2.
 #[test]
 fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let (full, neighbour) = (rig.make("full", SIZE), rig.make("neighbour", SIZE));
     assert_eq!(full.enforcement, Enforcement::Squota);
     let target = rig.published(&full);
@@ -171,7 +171,7 @@ fn a_volume_on_btrfs_holds_its_size_and_no_more_with_all_subvolumes_made_in_it()
 /// Proves: R8.
 #[test]
 fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let volume = rig.make("pvc", SIZE);
     let subvolume = |path: &Path| {
         run(Command::new("btrfs")
@@ -208,7 +208,7 @@ fn subvolumes_go_however_deep_they_lie_and_whatever_protects_them() {
 /// Proves: S2.
 #[test]
 fn the_smallest_volume_on_btrfs_has_space_for_a_file() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     rig.make("tiny", Bytes(1));
     std::fs::write(rig.data("tiny").join("file"), "x").unwrap();
 }
@@ -216,7 +216,7 @@ fn the_smallest_volume_on_btrfs_has_space_for_a_file() {
 /// Proves: S8.
 #[test]
 fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     let volume = rig.make("pvc", SIZE);
     assert_eq!(
         rig.expand(&volume, Bytes(2 * SIZE.0))
@@ -263,7 +263,7 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
 /// Proves: S10.
 #[test]
 fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_alone() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
     }
@@ -296,7 +296,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
 /// Proves: S18.
 #[test]
 fn a_quota_id_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     for volume in ["first", "second", "third"] {
         rig.make(volume, SIZE);
     }
@@ -328,7 +328,7 @@ fn a_quota_id_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
 /// Proves: S7.
 #[test]
 fn a_class_may_require_that_sizes_are_enforced_or_that_they_are_not() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let plain = Node::new();
     let _disk = plain.make_pool_disk(Disk::new("btrfs").with_other_data());
     let option = plain.own_pool_option();
@@ -408,7 +408,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
 /// Proves: S15.
 #[test]
 fn a_volume_whose_class_asked_for_no_enforcement_stays_without() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.enforcement = EnforcementPolicy::None;
     let volume = rig.driver().create(&request).unwrap();
@@ -463,7 +463,7 @@ fn charges_are_read_once_a_second_for_the_capacity_and_by_a_create_that_needs_th
 #[test]
 fn a_charge_can_end_while_it_is_read() {
     require!(simple_quota);
-    let rig = Rig::new();
+    let rig = QuotaRig::new();
     let root = File::open(rig.node.pool()).unwrap();
     let quota = KernelQuotas.find(Filesystem::Btrfs, root.as_fd()).unwrap();
     let (id, ended) = (OURS.start, AtomicBool::new(false));

@@ -39,12 +39,12 @@ impl Kind {
 pub const KINDS: [Kind; 4] = [Kind::Btrfs, Kind::BtrfsSquota, Kind::Xfs, Kind::Ext4];
 
 /// A driver over one pool on a disk of its own.
-pub struct Rig {
+pub struct CopyRig {
     base: DriverNode,
     pub kind: Kind,
 }
 
-impl Rig {
+impl CopyRig {
     pub fn new(kind: Kind) -> Self {
         Self::with(kind, Fakes::default())
     }
@@ -102,7 +102,7 @@ impl Rig {
     }
 }
 
-support::extends!(Rig, base: DriverNode);
+support::extends!(CopyRig, base: DriverNode);
 
 /// Writes a file of `length` bytes, durably.
 pub fn write(path: &Path, byte: u8, length: u64) -> std::io::Result<()> {

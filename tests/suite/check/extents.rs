@@ -11,7 +11,7 @@ use rootcellar::volume;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{assert_limits_are_well, assert_well, below, follow, note, report_on};
-use crate::sizes::Rig;
+use crate::sizes::QuotaRig;
 use crate::snapshots::{self, Kind};
 use support::loops::run;
 use support::require;
@@ -21,8 +21,8 @@ const MIB: usize = 1 << 20;
 const LARGE: Bytes = Bytes(64 << 20);
 
 /// A pool with the volume "pvc", and the `data/` and id of that.
-fn rig() -> (Rig, PathBuf, VolumeId) {
-    let rig = Rig::new();
+fn rig() -> (QuotaRig, PathBuf, VolumeId) {
+    let rig = QuotaRig::new();
     let id = rig.make("pvc", LARGE).id;
     let data = rig.data("pvc");
     (rig, data, id)
@@ -58,7 +58,7 @@ fn follow_between(found: &Finding, begin: &str, end: &str) {
 /// Proves: T4, T5.
 #[test]
 fn an_image_that_had_copies_is_well() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let mut request = create("pvc", LARGE.0);
     request.class.kind = volume::Kind::Image;
     let id = rig.driver().create(&request).unwrap().id;
@@ -177,7 +177,7 @@ fn files_that_were_moved_between_volumes_are_reported_and_charged() {
 /// Proves: T4.
 #[test]
 fn legitimate_differences_of_charges_are_not_reported() {
-    let rig = require!(loop_devices, snapshots::Rig::new(Kind::BtrfsSquota));
+    let rig = require!(loop_devices, snapshots::CopyRig::new(Kind::BtrfsSquota));
     let volume = rig.make("pvc", LARGE.0);
     let data = rig.volume_data("pvc");
     let compressed = data.join("compressed");

@@ -14,7 +14,7 @@ use super::{
     assert_limits_are_well, assert_useful, assert_well, below, follow, note, of_level, report_on,
     wrong,
 };
-use crate::sizes::{Rig, SIZE, assert_about, fill};
+use crate::sizes::{QuotaRig, SIZE, assert_about, fill};
 use support::loops::run;
 use support::picture::with_times;
 use support::{create, names, publish, require, snapshot};
@@ -25,7 +25,7 @@ use support::{create, names, publish, require, snapshot};
 /// Proves: T4.
 #[test]
 fn limits_that_are_not_as_recorded_are_reported_and_restored_by_a_start() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     for volume in ["lowered", "lifted", "kept"] {
         rig.make(volume, SIZE);
     }
@@ -91,7 +91,7 @@ fn qgroup_of(subvolume: &Path) -> String {
 /// Proves: T4.
 #[test]
 fn quota_conflicts_are_reported_with_a_way_out_that_works() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     let made = ["first", "second", "third"].map(|volume| rig.make(volume, SIZE));
     rig.running = None;
     let [first, second, third] = ["first", "second", "third"].map(|volume| rig.quota_id(volume));
@@ -136,7 +136,7 @@ fn quota_conflicts_are_reported_with_a_way_out_that_works() {
 /// Proves: T4.
 #[test]
 fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     let volume = rig.make("pvc", SIZE);
     let nested = rig.data("pvc").join("a/nested");
     fs::create_dir(rig.data("pvc").join("a")).unwrap();
@@ -165,7 +165,7 @@ fn a_subvolume_that_is_not_charged_to_its_volume_is_found() {
 /// Proves: T4.
 #[test]
 fn a_quarantined_directory_is_reported_with_its_path() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     rig.make("pvc", SIZE);
     rig.make("other", SIZE);
     let copy = rig.node.pool().join("volumes/copy");
@@ -208,7 +208,7 @@ fn restore_by_hand(data: &Path) {
 
 /// Asserts that a volume has its file and its limit, and can be used.
 #[track_caller]
-fn assert_whole(rig: &Rig, volume: &Volume) {
+fn assert_whole(rig: &QuotaRig, volume: &Volume) {
     let data = rig.data(volume.name.as_str());
     assert_eq!(fs::read_to_string(data.join("file")).unwrap(), "kept");
     assert_about("what was written", fill(&data.join("more")), SIZE);
@@ -222,13 +222,13 @@ fn assert_whole(rig: &Rig, volume: &Volume) {
 /// Proves: S18, T5.
 #[test]
 fn a_volume_that_was_restored_by_hand_is_refused_until_it_is_charged_again() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     let mut request = create("pvc", SIZE.0);
     request.class.nodatacow = true;
     let volume = rig.driver().create(&request).unwrap();
     fs::write(rig.data("pvc").join("file"), "kept").unwrap();
     restore_by_hand(&rig.data("pvc"));
-    let refused = |rig: &Rig| {
+    let refused = |rig: &QuotaRig| {
         let id = volume.id.to_string();
         let published = rig.driver().publish(&publish(&id, &rig.node.target("pod")));
         let copied = rig.driver().create_snapshot(&snapshot("copy", &id));
@@ -260,7 +260,7 @@ fn a_volume_that_was_restored_by_hand_is_refused_until_it_is_charged_again() {
 #[test]
 fn a_pool_is_useful_again_after_its_quota_was_off_or_its_files_were_copied() {
     for is_copied in [false, true] {
-        let mut rig = require!(loop_devices, Rig::new());
+        let mut rig = require!(loop_devices, QuotaRig::new());
         let volume = rig.make("pvc", SIZE);
         fs::write(rig.data("pvc").join("file"), "kept").unwrap();
         let id = volume.id.to_string();
@@ -310,7 +310,7 @@ fn a_pool_is_useful_again_after_its_quota_was_off_or_its_files_were_copied() {
 /// Proves: T5.
 #[test]
 fn the_commands_end_while_a_pod_uses_the_volume_and_can_be_run_again() {
-    let mut rig = require!(loop_devices, Rig::new());
+    let mut rig = require!(loop_devices, QuotaRig::new());
     let volume = rig.make("pvc", SIZE);
     fs::write(rig.data("pvc").join("file"), "kept").unwrap();
     run(Command::new("btrfs")
@@ -333,7 +333,7 @@ fn the_commands_end_while_a_pod_uses_the_volume_and_can_be_run_again() {
     run(Command::new("mount")
         .arg("--bind")
         .args([&rig.data("pvc"), &bound]));
-    let commands = |rig: &Rig| {
+    let commands = |rig: &QuotaRig| {
         let report = report_on(&rig.node.pool());
         let found = wrong(&report, About::Limits, "charged to no quota id");
         let remedy = found.remedy.as_ref().unwrap();

@@ -10,7 +10,7 @@ use rootcellar::volume::{Caller, CreateRequest, SnapshotClass, SnapshotRequest, 
 use serde_json::Value;
 
 use super::{assert_limits_are_well, assert_well, of_level, report_on, wrong};
-use crate::sizes::{Rig, SIZE};
+use crate::sizes::{QuotaRig, SIZE};
 use support::disk::Disk;
 use support::loops::run;
 use support::server::Server;
@@ -20,8 +20,8 @@ const WRITTEN: usize = 8 << 20;
 
 /// A volume with a file in it, a snapshot of the volume, a volume made from the snapshot, and a
 /// clone of the volume.
-fn copied() -> Rig {
-    let rig = Rig::new();
+fn copied() -> QuotaRig {
+    let rig = QuotaRig::new();
     let volume = rig.make("original", SIZE);
     fs::write(rig.data("original").join("file"), vec![7; WRITTEN]).unwrap();
     let request = SnapshotRequest {
@@ -46,7 +46,7 @@ fn copied() -> Rig {
 }
 
 /// The directory of the only snapshot, below the pool.
-fn snapshot(rig: &Rig) -> PathBuf {
+fn snapshot(rig: &QuotaRig) -> PathBuf {
     let snapshots = names(&rig.node.pool().join("snapshots"));
     assert_eq!(snapshots.len(), 1, "{snapshots:?}");
     PathBuf::from("snapshots").join(&snapshots[0])

@@ -15,7 +15,7 @@ const AT_ONCE: usize = 4;
 
 type Copying<'scope> = ScopedJoinHandle<'scope, Result<Volume, Error>>;
 
-impl Scene {
+impl ManyFiles {
     fn count(&self) -> (usize, usize) {
         let status = self.rig.status();
         (status.copies, status.copies_waiting)
@@ -38,7 +38,7 @@ impl Scene {
 
     fn copy(&self, name: &str, caller: Caller) -> Result<Volume, Error> {
         let source = SourceId::Snapshot(self.taken.id.to_string());
-        let mut request = Rig::copy(name, SIZE, source);
+        let mut request = CopyRig::copy(name, SIZE, source);
         request.caller = caller;
         self.rig.driver().create(&request)
     }
@@ -80,7 +80,7 @@ const FULL: &str = "makes 4 copies already";
 #[test]
 fn a_fifth_copy_waits_for_its_turn() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let rig = &scene.rig;
     std::thread::scope(|scope| {
         let mut waiting = None;
@@ -117,7 +117,7 @@ fn a_fifth_copy_waits_for_its_turn() {
 #[test]
 fn a_copy_waits_as_long_as_its_caller() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let rig = &scene.rig;
     std::thread::scope(|scope| {
         let mut last = None;
@@ -151,7 +151,7 @@ fn a_copy_waits_as_long_as_its_caller() {
 #[test]
 fn a_driver_that_stops_ends_the_copies_that_wait() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     std::thread::scope(|scope| {
         scene.crowded(scope, || {
             let waiting = ["e", "f"].map(|name| scene.begin(scope, name, &Caller::default()));
@@ -172,7 +172,7 @@ fn a_driver_that_stops_ends_the_copies_that_wait() {
 #[test]
 fn an_unavailable_pool_ends_the_copies_that_wait() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let rig = &scene.rig;
     std::thread::scope(|scope| {
         let ended = scene.crowded(scope, || {
@@ -201,7 +201,7 @@ fn an_unavailable_pool_ends_the_copies_that_wait() {
 #[test]
 fn an_original_that_is_replaced_meanwhile_is_not_copied() {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = ManyFiles::new();
     let data = scene.rig.data("snapshots", "taken");
     std::thread::scope(|scope| {
         let mut waiting = None;
@@ -251,7 +251,7 @@ fn a_move_waits_for_its_turn() {
     };
     let clone = |name| {
         let source = SourceId::Volume(source.id.to_string());
-        driver.create(&Rig::copy(name, 1 << 20, source))
+        driver.create(&CopyRig::copy(name, 1 << 20, source))
     };
     let take = || {
         let id = moved.id.to_string();

@@ -5,7 +5,7 @@ use std::fs;
 use tonic::Code;
 
 use super::{
-    KeptVolume, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disks, unmount_all,
+    KeptVolume, NODE, ServedDisks, WELL, eventually, init_pool, mount_all, place_disks, unmount_all,
 };
 use support::disk::FILESYSTEMS;
 use support::messages::{create_with, refused};
@@ -20,7 +20,7 @@ use support::require;
 #[tokio::test]
 async fn the_server_sees_mounts_as_in_its_pod() {
     require!(loop_devices);
-    let rig = Rig::serve(PodNode::new(), &[]).await;
+    let rig = ServedDisks::serve(PodNode::new(), &[]).await;
     let seen = |at| propagation(rig.server.process(), &rig.node.path(at));
     assert_eq!(seen("pools"), ["master"]);
     assert_eq!(seen("kubelet"), ["shared"]);
@@ -57,7 +57,7 @@ async fn a_disk_mounted_late_is_served() {
         }
     }
     let pools = LATE.map(|(pool, options, _)| node.option(pool, options));
-    let mut rig = Rig::serve(node, &pools).await;
+    let mut rig = ServedDisks::serve(node, &pools).await;
     rig.wait(&LATE.map(|(pool, _, [reason, _])| (pool, reason)))
         .await;
     for pool in FILESYSTEMS {
@@ -92,7 +92,7 @@ async fn a_disk_mounted_late_is_served() {
 
 /// Asserts that a volume on a remounted disk has the files that its pod wrote, and that the server
 /// knows that it is published.
-async fn assert_back(rig: &mut Rig, volume: &KeptVolume) {
+async fn assert_back(rig: &mut ServedDisks, volume: &KeptVolume) {
     volume.assert_kept(&mut rig.clients).await;
     let written = fs::read_to_string(volume.target.join("while away"));
     assert_eq!(written.unwrap(), "written");
@@ -112,7 +112,7 @@ async fn assert_back(rig: &mut Rig, volume: &KeptVolume) {
 async fn a_disk_taken_away_is_let_go_and_served_again() {
     require!(loop_devices);
     let names = ["ext4", "xfs", "btrfs", "unused", WELL];
-    let (disks, mut rig, _) = Rig::serve_disks(&names[3..]).await;
+    let (disks, mut rig, _) = ServedDisks::serve_disks(&names[3..]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
 
     unmount_all(&disks[..4]);

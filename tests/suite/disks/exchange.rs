@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{
-    KeptVolume, NODE, Rig, WELL, eventually, init_pool, mount_all, place_disk, unmount_all,
+    KeptVolume, NODE, ServedDisks, WELL, eventually, init_pool, mount_all, place_disk, unmount_all,
 };
 use support::disk::Disk;
 use support::loops::{LoopMount, run};
@@ -90,7 +90,7 @@ const NEW: [&str; 2] = ["new-foreign", "new-copied"];
 
 /// The node, the disk of every pool, and the disks that are mounted in their place.
 struct Exchange {
-    rig: Rig,
+    rig: ServedDisks,
     disks: Vec<LoopMount>,
     wrong: Vec<Wrong>,
     kept: Vec<KeptVolume>,
@@ -109,7 +109,7 @@ impl Exchange {
         mount_all(&disks[..KNOWN.len()]);
         let mut pools = KNOWN.map(|pool| node.option(pool, ",init")).to_vec();
         pools.extend(NEW.map(|pool| node.option(pool, ",init,require-mount")));
-        let mut rig = Rig::serve(node, &pools).await;
+        let mut rig = ServedDisks::serve(node, &pools).await;
         let kept = rig.keep_in(&KNOWN).await;
         for volume in &kept {
             volume.unpublish(&mut rig.clients).await;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Rig, WELL, eventually, mount_all, place_disk, soon};
+use super::{ServedDisks, WELL, eventually, mount_all, place_disk, soon};
 use support::disk::{Disk, FILESYSTEMS};
 use support::loops::{LoopMount, run};
 use support::messages::create_with;
@@ -113,7 +113,7 @@ impl Victim {
 }
 
 /// Waits until every pool had more than one health check.
-async fn let_time_pass(rig: &mut Rig, clock: &LoopMount) {
+async fn let_time_pass(rig: &mut ServedDisks, clock: &LoopMount) {
     for _ in 0..2 {
         clock.unmount();
         rig.wait(&[(CLOCK, "unavailable")]).await;
@@ -123,7 +123,7 @@ async fn let_time_pass(rig: &mut Rig, clock: &LoopMount) {
 }
 
 /// The number of times that a pool was opened, from the log.
-fn times_opened(rig: &Rig, pool: &str) -> usize {
+fn times_opened(rig: &ServedDisks, pool: &str) -> usize {
     let log = rig.server.log();
     let opened = log.lines().filter(|line| line.contains("pool is open"));
     opened
@@ -132,7 +132,7 @@ fn times_opened(rig: &Rig, pool: &str) -> usize {
 }
 
 /// Requests volumes until the pool is unavailable. No request may succeed.
-async fn provoke(rig: &mut Rig, pool: &str) {
+async fn provoke(rig: &mut ServedDisks, pool: &str) {
     let mut attempts = 0;
     soon(&format!("{pool} is unavailable"), async || {
         attempts += 1;
@@ -167,7 +167,7 @@ async fn a_pool_whose_disk_fails_is_unavailable_until_the_disk_is_well() {
     mount_all(disks);
     let names = cases.iter().map(|case| case.0).chain([WELL, CLOCK]);
     let pools: Vec<String> = names.map(|name| node.option(name, ",init")).collect();
-    let mut rig = Rig::serve(node, &pools).await;
+    let mut rig = ServedDisks::serve(node, &pools).await;
     let kept = rig.keep_in(&cases.map(|case| case.0)).await;
 
     for (victim, volume) in victims.iter().zip(&kept) {
@@ -205,7 +205,7 @@ async fn a_pool_whose_disk_fails_is_unavailable_until_the_disk_is_well() {
 #[tokio::test]
 async fn a_disk_remounted_read_only_is_served_when_it_is_writable() {
     require!(loop_devices);
-    let (disks, mut rig, _) = Rig::serve_disks(&[WELL]).await;
+    let (disks, mut rig, _) = ServedDisks::serve_disks(&[WELL]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
     let remount = |option: &str| {
         for disk in &disks[..3] {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{FILESYSTEMS, KeptVolume, NODE, Rig, eventually, mount_all, unmount_all};
+use super::{FILESYSTEMS, KeptVolume, NODE, ServedDisks, eventually, mount_all, unmount_all};
 use support::disk::Disk;
 use support::loops::{LoopMount, PodDevice, run};
 use support::{Node, require, rootcellar};
@@ -66,7 +66,12 @@ fn forge(node: &Node, disk: &LoopMount) -> PathBuf {
     forged
 }
 
-async fn assert_refused(rig: &mut Rig, disk: &LoopMount, kept: &KeptVolume, device: &PodDevice) {
+async fn assert_refused(
+    rig: &mut ServedDisks,
+    disk: &LoopMount,
+    kept: &KeptVolume,
+    device: &PodDevice,
+) {
     let pool = disk.path().file_name().unwrap().to_str().unwrap();
     let at = disk.path().to_str().unwrap();
     for through in [Through::Device, Through::Lock] {
@@ -89,7 +94,7 @@ async fn assert_refused(rig: &mut Rig, disk: &LoopMount, kept: &KeptVolume, devi
 #[tokio::test]
 async fn a_disk_that_a_pod_forged_is_refused() {
     require!(loop_devices);
-    let (disks, mut rig, _) = Rig::serve_disks(&[]).await;
+    let (disks, mut rig, _) = ServedDisks::serve_disks(&[]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
     for volume in &kept {
         volume.unpublish(&mut rig.clients).await;
@@ -147,7 +152,7 @@ fn no_pool_is_made_on_a_pods_device() {
 #[tokio::test]
 async fn a_served_disk_that_gains_a_pods_device_is_refused() {
     require!(loop_devices);
-    let (disks, mut rig, _) = Rig::serve_disks(&[]).await;
+    let (disks, mut rig, _) = ServedDisks::serve_disks(&[]).await;
     let at = FILESYSTEMS
         .iter()
         .position(|name| *name == "btrfs")

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tonic::Code;
 
-use super::{KeptVolume, Rig, mount_all, place_disk, soon};
+use super::{KeptVolume, ServedDisks, mount_all, place_disk, soon};
 use support::disk::{Disk, FILESYSTEMS};
 use support::messages::{create_with, publish, refused};
 use support::pod::PodNode;
@@ -37,7 +37,7 @@ fn fill_inodes(dir: &Path) {
 }
 
 /// A volume that its pod fills.
-async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> KeptVolume {
+async fn filled(rig: &mut ServedDisks, pool: &str, fill: fn(&Path)) -> KeptVolume {
     let name = format!("filled-{pool}");
     let request = create_with(&name, 0, &[("pool", pool)]);
     let id = rig.clients.create(request).await.unwrap().volume_id;
@@ -48,7 +48,7 @@ async fn filled(rig: &mut Rig, pool: &str, fill: fn(&Path)) -> KeptVolume {
 }
 
 /// Asserts that a pool without free space reports this, and that the calls that need no space work.
-async fn assert_full(rig: &mut Rig, pool: &str, kept: &KeptVolume) {
+async fn assert_full(rig: &mut ServedDisks, pool: &str, kept: &KeptVolume) {
     let class = [("pool", pool)];
     assert_eq!(rig.clients.capacity(&class).await, 0, "{pool}");
     let sized = rig.clients.create(create_with("sized", 1, &class)).await;
@@ -71,7 +71,7 @@ async fn assert_full(rig: &mut Rig, pool: &str, kept: &KeptVolume) {
 }
 
 /// Deletes the volume that fills a pool and waits for the free space.
-async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
+async fn empty(rig: &mut ServedDisks, pool: &str, filled: &KeptVolume) {
     rig.clients.unpublish_soon(&filled.id, &filled.target).await;
     rig.clients.delete(&filled.id).await.unwrap();
     soon(&format!("{pool} has free space again"), async || {
@@ -89,7 +89,7 @@ async fn empty(rig: &mut Rig, pool: &str, filled: &KeptVolume) {
 #[tokio::test]
 async fn a_disk_without_a_free_block_serves_what_it_has() {
     require!(loop_devices);
-    let (disks, mut rig, pools) = Rig::serve_disks(&[]).await;
+    let (disks, mut rig, pools) = ServedDisks::serve_disks(&[]).await;
     let (mut kept, mut full, mut old) = (Vec::new(), Vec::new(), Vec::new());
     for (pool, disk) in FILESYSTEMS.into_iter().zip(&disks) {
         kept.push(rig.keep(pool).await);
@@ -137,7 +137,7 @@ async fn a_disk_without_a_free_inode_serves_what_it_has() {
     });
     mount_all(&disks);
     let pools = few.map(|(name, _)| node.option(name, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    let mut rig = ServedDisks::serve(node, &pools).await;
     for (pool, _) in few {
         let kept = rig.keep(pool).await;
         let full = filled(&mut rig, pool, fill_inodes).await;
@@ -162,7 +162,7 @@ async fn an_empty_pool_on_a_disk_that_others_filled_is_well() {
     let disk = place_disk(&node, "ext4", "ext4");
     disk.mount(&[]);
     let pools = [node.option("ext4", ",init")];
-    let mut rig = Rig::serve(node, &pools).await;
+    let mut rig = ServedDisks::serve(node, &pools).await;
     rig.wait(&[("ext4", "healthy")]).await;
     fill_blocks(disk.path());
     let mut rig = rig.restart(&pools).await;

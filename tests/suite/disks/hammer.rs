@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tonic::Code;
 
-use super::{Rig, eventually, mount_all, unmount_all};
+use super::{ServedDisks, eventually, mount_all, unmount_all};
 use support::disk::FILESYSTEMS;
 use support::messages::create_with;
 use support::require;
@@ -70,7 +70,7 @@ fn assert_not_final(status: &tonic::Status) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_acknowledged_while_disks_come_and_go_is_there() {
     require!(loop_devices);
-    let (disks, mut rig, _) = Rig::serve_disks(&[]).await;
+    let (disks, mut rig, _) = ServedDisks::serve_disks(&[]).await;
     let mut callers = Vec::new();
     for pool in FILESYSTEMS {
         let (clients, calls) = (rig.server.clients().await, Arc::new(Calls::default()));

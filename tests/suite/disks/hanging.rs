@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::{KeptVolume, Rig, WELL, mount_all, place_disk};
+use super::{KeptVolume, ServedDisks, WELL, mount_all, place_disk};
 use support::disk::FILESYSTEMS;
 use support::loops::Frozen;
 use support::messages::{create_with, refused};
@@ -16,7 +16,7 @@ use support::require;
 const CALLS_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Asserts that calls work that do not write to the hanging disks.
-async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
+async fn others_go_on(rig: &mut ServedDisks, kept: &[KeptVolume]) {
     rig.assert_work(&[WELL]).await;
     for volume in kept {
         assert_eq!(volume.read(), volume.name);
@@ -33,7 +33,7 @@ async fn others_go_on(rig: &mut Rig, kept: &[KeptVolume]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_hangs_holds_up_nobody_else() {
     require!(loop_devices);
-    let (disks, mut rig, _) = Rig::serve_disks(&[WELL]).await;
+    let (disks, mut rig, _) = ServedDisks::serve_disks(&[WELL]).await;
     let kept = rig.keep_in(&FILESYSTEMS).await;
     let mut doomed = Vec::new();
     for pool in FILESYSTEMS {
@@ -94,7 +94,7 @@ async fn calls_beyond_the_limit_of_a_pool_are_refused_at_once() {
     let disks = ["ext4", WELL].map(|pool| place_disk(&node, pool, "ext4"));
     mount_all(&disks);
     let pools = ["ext4", WELL].map(|pool| node.option(pool, ",init"));
-    let mut rig = Rig::serve(node, &pools).await;
+    let mut rig = ServedDisks::serve(node, &pools).await;
     let kept = rig.keep_in(&["ext4", WELL]).await;
 
     let frozen = Frozen::new(disks[0].path());

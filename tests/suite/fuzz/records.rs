@@ -27,7 +27,7 @@ const CASES: u32 = 400;
 const LOCK_WAIT: Duration = Duration::from_secs(30);
 
 /// Two pools with two volumes each and a snapshot of the first volume. No pool is open.
-struct Scene {
+struct RecordsNode {
     node: MemoryNode,
     ids: Vec<String>,
     snapshot: String,
@@ -36,7 +36,7 @@ struct Scene {
 const NAMES: [&str; 4] = ["a-1", "a-2", "b-1", "b-2"];
 const SNAPSHOT: &str = "taken";
 
-impl Scene {
+impl RecordsNode {
     fn new() -> Self {
         let node = MemoryNode::new(&["a", "b"]);
         let volumes = node.volumes_of(&node.options(), &Fakes::default());
@@ -138,7 +138,7 @@ impl Scene {
         self.assert_served(&volumes, &[0, 1, 2, 3]);
     }
 
-    /// As [`Scene::check`], for a record of the pool "a": the directory with this start of its name
+    /// As [`RecordsNode::check`], for a record of the pool "a": the directory with this start of its name
     /// has it. With any content, the server starts and serves the volumes with these indexes.
     fn check_record(
         &self,
@@ -207,7 +207,7 @@ fn assert_names(content: &Value, id: &str) {
 /// Proves: P9.
 #[test]
 fn any_record_is_served_or_quarantined() {
-    let scene = require!(mount_namespace, Scene::new());
+    let scene = require!(mount_namespace, RecordsNode::new());
     let record = ["volumes", "a-1", "volume.json"];
     scene.check_record(record, &[1, 2, 3], |volumes, content| {
         let id = &scene.ids[0];
@@ -224,7 +224,7 @@ fn any_record_is_served_or_quarantined() {
 /// Proves: P9.
 #[test]
 fn any_snapshot_record_is_served_or_quarantined() {
-    let scene = require!(mount_namespace, Scene::new());
+    let scene = require!(mount_namespace, RecordsNode::new());
     let record = ["snapshots", "somebody", "snapshot.json"];
     scene.check_record(record, &[0, 1, 2, 3], |volumes, content| {
         let id = &scene.snapshot;
@@ -247,7 +247,7 @@ fn any_snapshot_record_is_served_or_quarantined() {
 /// Proves: P9.
 #[test]
 fn any_marker_is_served_or_unavailable() {
-    let scene = require!(mount_namespace, Scene::new());
+    let scene = require!(mount_namespace, RecordsNode::new());
     let marker = scene.node.pool("a").join(".rootcellar/pool.json");
     let good: Value = serde_json::from_slice(&fs::read(&marker).unwrap()).unwrap();
     // Both cases of a hexadecimal digit are the same id.
@@ -283,7 +283,7 @@ fn any_marker_is_served_or_unavailable() {
 /// Proves: P2.
 #[test]
 fn any_memory_is_believed_or_refused() {
-    let scene = require!(mount_namespace, Scene::new());
+    let scene = require!(mount_namespace, RecordsNode::new());
     let memory = scene.node.path("state/pools.json");
     scene.check(&memory, |opened, content| {
         let volumes = match opened {

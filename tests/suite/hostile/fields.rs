@@ -8,7 +8,7 @@ use rootcellar::csi::volume_capability::access_mode::Mode;
 use rootcellar::volume::{Class, Parametrized, SnapshotClass};
 use tonic::Code;
 
-use super::Scene;
+use super::HostileNode;
 use support::messages::{
     Answer, capability, copy, create, create_with, map, of_snapshot, of_volume, publish,
     publish_with, read_write_once, refused, snapshot,
@@ -34,7 +34,7 @@ fn without_mode() -> csi::VolumeCapability {
 /// Proves: V9.
 #[tokio::test]
 async fn a_create_without_a_field_is_refused_with_its_name() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let without_name = csi::CreateVolumeRequest {
         name: String::new(),
         ..create("a", 1000)
@@ -65,7 +65,7 @@ async fn a_create_without_a_field_is_refused_with_its_name() {
 /// Proves: V9.
 #[tokio::test]
 async fn a_copy_without_a_field_is_refused_with_its_name() {
-    let (mut scene, id) = Scene::with_volume().await;
+    let (mut scene, id) = HostileNode::with_volume().await;
     let requests = [
         ("name", snapshot("", &id)),
         ("source_volume_id", snapshot("s", "")),
@@ -101,7 +101,7 @@ async fn a_copy_without_a_field_is_refused_with_its_name() {
 /// Proves: V9.
 #[tokio::test]
 async fn a_publish_without_a_field_is_refused_with_its_name() {
-    let (mut scene, id) = Scene::with_volume().await;
+    let (mut scene, id) = HostileNode::with_volume().await;
     let target = scene.node.path("kubelet/pods/pod/mount");
     let with = |volume_capability| csi::NodePublishVolumeRequest {
         volume_capability,
@@ -129,7 +129,7 @@ async fn a_publish_without_a_field_is_refused_with_its_name() {
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 async fn a_missing_id_is_named() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let clients = &mut scene.clients;
     let id = clients.make("a", 1000).await;
     let target = scene.node.path("kubelet/pods/pod/mount");
@@ -196,7 +196,7 @@ async fn a_missing_id_is_named() {
 /// Proves: V9.
 #[tokio::test]
 async fn absurd_sizes_are_refused() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let half = i64::MAX / 2 + 1;
     #[rustfmt::skip]
     let cases = [
@@ -233,7 +233,7 @@ async fn absurd_sizes_are_refused() {
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "it is one table")]
 async fn bad_parameters_are_named() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let long = "9".repeat(4000);
     let cases = [
         ("size", "1"),
@@ -302,7 +302,7 @@ async fn bad_parameters_are_named() {
 /// Proves: V9.
 #[tokio::test]
 async fn bad_parameters_of_snapshots_are_named() {
-    let (mut scene, id) = Scene::with_volume().await;
+    let (mut scene, id) = HostileNode::with_volume().await;
     let cases = [
         ("pool", "default"),
         ("", ""),
@@ -342,7 +342,7 @@ async fn bad_parameters_of_snapshots_are_named() {
 /// Proves: V9.
 #[tokio::test]
 async fn maps_hold_at_most_4_kib() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let key = "csi.storage.k8s.io/filler";
     let filler = |bytes: usize| HashMap::from([(key.to_owned(), "v".repeat(bytes - key.len()))]);
     let target = scene.node.path("kubelet/pods/pod/mount");
@@ -391,7 +391,7 @@ async fn maps_hold_at_most_4_kib() {
 /// Proves: V9.
 #[tokio::test]
 async fn bad_mount_options_are_named() {
-    let (mut scene, id) = Scene::with_volume().await;
+    let (mut scene, id) = HostileNode::with_volume().await;
     let target = scene.node.path("kubelet/pods/pod/mount");
     let cases: [(&[&str], &str); 13] = [
         (&["sync"], "\"sync\""),

@@ -6,7 +6,7 @@ use proptest::test_runner::TestRunner;
 use tokio::runtime::Runtime;
 use tonic::Code;
 
-use super::{Scene, assert_one_of};
+use super::{HostileNode, assert_one_of};
 use support::messages::{create, create_with, publish, read_write_once, refused};
 use support::random;
 
@@ -16,7 +16,7 @@ use support::random;
 /// Proves: V3.
 #[tokio::test]
 async fn every_allowed_name_makes_a_volume() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let names = [
         ".",
         "..",
@@ -70,7 +70,7 @@ async fn every_allowed_name_makes_a_volume() {
     scene.assert_untouched("names");
 }
 
-fn name_in_record(scene: &Scene, directory: &str) -> String {
+fn name_in_record(scene: &HostileNode, directory: &str) -> String {
     let path = scene
         .node
         .pool()
@@ -84,7 +84,7 @@ fn name_in_record(scene: &Scene, directory: &str) -> String {
 /// Asserts that the pool holds this number of volumes, in directories with names that any tool can
 /// handle.
 #[track_caller]
-fn assert_plain(scene: &Scene, count: usize) {
+fn assert_plain(scene: &HostileNode, count: usize) {
     let directories = scene.node.names("volumes");
     assert_eq!(directories.len(), count, "{directories:?}");
     for directory in directories {
@@ -102,7 +102,7 @@ fn assert_plain(scene: &Scene, count: usize) {
 /// Proves: V3.
 #[tokio::test]
 async fn every_forbidden_name_is_refused() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let mut names = vec![
         String::new(),
         "n".repeat(129),
@@ -136,7 +136,7 @@ async fn every_forbidden_name_is_refused() {
 /// Proves: V3.
 #[tokio::test]
 async fn claim_labels_are_only_for_reading() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let long = "x".repeat(1000);
     for (number, label) in ["../../etc", "/", "\0\n", "", &long, "→"]
         .into_iter()
@@ -158,9 +158,13 @@ async fn claim_labels_are_only_for_reading() {
 }
 
 /// Checks a property in one scene. Every case is a few calls over the socket.
-fn check<S: Strategy>(cases: u32, strategy: &S, property: &impl AsyncFn(&mut Scene, S::Value)) {
+fn check<S: Strategy>(
+    cases: u32,
+    strategy: &S,
+    property: &impl AsyncFn(&mut HostileNode, S::Value),
+) {
     let runtime = Runtime::new().unwrap();
-    let scene = std::cell::RefCell::new(runtime.block_on(Scene::new()));
+    let scene = std::cell::RefCell::new(runtime.block_on(HostileNode::new()));
     let outcome = TestRunner::new(random::config(cases)).run(strategy, |value| {
         runtime.block_on(property(&mut scene.borrow_mut(), value));
         Ok(())

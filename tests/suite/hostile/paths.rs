@@ -11,7 +11,7 @@ use rootcellar::csi;
 use tokio::runtime::Runtime;
 use tonic::Code;
 
-use super::{Scene, assert_one_of};
+use super::{HostileNode, assert_one_of};
 use support::loops::run;
 use support::messages::{create, publish, refused};
 use support::server::Server;
@@ -70,7 +70,7 @@ const CASES: &[Case] = &[
 /// Proves: M6.
 #[tokio::test]
 async fn a_target_elsewhere_or_in_use_is_refused_and_untouched() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let id = scene.clients.make("a", 1000).await;
     for (below, code, unpublish, says) in CASES {
         let target = scene.node.path("").join(below);
@@ -91,7 +91,7 @@ async fn a_target_elsewhere_or_in_use_is_refused_and_untouched() {
 /// Proves: M6.
 #[tokio::test]
 async fn a_target_that_is_no_path_is_refused() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let id = scene.clients.make("a", 1000).await;
     let pod = scene.node.path("kubelet/pods/pod").display().to_string();
     let targets = [
@@ -120,7 +120,7 @@ async fn a_target_that_is_no_path_is_refused() {
 /// Proves: M6.
 #[tokio::test]
 async fn a_target_behind_a_circle_of_links_is_refused() {
-    let mut scene = Scene::new().await;
+    let mut scene = HostileNode::new().await;
     let id = scene.clients.make("a", 1000).await;
     let target = scene.node.path("kubelet/pods/pod/to-itself/mount");
     let answers = [
@@ -299,7 +299,7 @@ fn path(root: &Path) -> impl Strategy<Value = PathBuf> + use<> {
 fn any_target_is_mounted_below_the_kubelet_or_refused() {
     require!(loop_devices);
     let runtime = Runtime::new().unwrap();
-    let mut scene = runtime.block_on(Scene::new());
+    let mut scene = runtime.block_on(HostileNode::new());
     let id = runtime
         .block_on(scene.clients.create(create("a", 1000)))
         .unwrap()

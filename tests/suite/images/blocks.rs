@@ -64,7 +64,7 @@ const RELEASES: &[(&str, Step)] = &[
     }),
 ];
 
-impl Rig {
+impl ImageRig {
     /// The bytes of the blocks that the image of a volume has.
     fn allocated(&self, volume: &str) -> u64 {
         fs::metadata(self.file(volume)).unwrap().blocks() * 512
@@ -150,7 +150,7 @@ fn run(program: &[&str], path: &Path, succeeds: bool) {
 #[test]
 fn a_pod_releases_no_block_of_a_thick_device() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", SIZE);
     let target = rig.publish_device(&volume, "pod");
     let node = rig.node_of_pod(&target);
@@ -176,7 +176,7 @@ fn a_pod_releases_no_block_of_a_thick_device() {
 fn a_thick_device_is_written_on_a_full_disk_after_mkfs() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::sized(disk, 512 << 20);
+        let rig = ImageRig::sized(disk, 512 << 20);
         let volume = rig.device("pvc", SIZE);
         let target = rig.publish_device(&volume, "pod");
         for (program, succeeds) in [
@@ -205,7 +205,7 @@ fn a_thick_device_is_written_on_a_full_disk_after_mkfs() {
 fn fstrim_releases_blocks_of_thin_images_only() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::sized(disk, 2 << 30);
+        let rig = ImageRig::sized(disk, 2 << 30);
         let thick = rig.xfs("thick", Allocation::Thick);
         let small = rig.image("small", 64 * MIB);
         for volume in [&thick, &small] {
@@ -243,7 +243,7 @@ fn fstrim_releases_blocks_of_thin_images_only() {
 fn a_thick_image_is_published_on_a_full_disk() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::new(disk);
+        let rig = ImageRig::new(disk);
         let volume = rig.xfs("pvc", Allocation::Thick);
         let target = rig.publish(&volume, "pod");
         rig.expand(&volume, &target, 340 * MIB).unwrap();
@@ -262,7 +262,7 @@ fn a_thick_image_is_published_on_a_full_disk() {
 fn a_thick_image_with_holes_is_published_on_a_full_disk() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::sized(disk, 512 << 20);
+        let rig = ImageRig::sized(disk, 512 << 20);
         let volume = rig.device("pvc", SIZE);
         let image = File::options().write(true).open(rig.file("pvc")).unwrap();
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -289,7 +289,7 @@ fn a_thick_image_with_holes_is_published_on_a_full_disk() {
 fn a_published_thick_image_gets_lost_blocks_again() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::sized(disk, 512 << 20);
+        let rig = ImageRig::sized(disk, 512 << 20);
         let thick = rig.device("thick", SIZE);
         let target = rig.publish_device(&thick, "pod");
         let image = File::options().write(true).open(rig.file("thick")).unwrap();
@@ -316,7 +316,7 @@ fn a_published_thick_image_gets_lost_blocks_again() {
 fn a_thick_device_is_written_on_a_full_disk_after_its_copies() {
     require!(loop_devices);
     for disk in disks().into_iter().skip(1) {
-        let rig = Rig::new(disk);
+        let rig = ImageRig::new(disk);
         let volume = rig.device("pvc", SIZE);
         let target = rig.publish_device(&volume, "pod");
         write_blocks(&target, 1, 1);
@@ -347,7 +347,7 @@ fn a_thick_device_is_written_on_a_full_disk_after_its_copies() {
 fn an_image_with_many_extents_is_not_copied_in_a_short_time() {
     require!(loop_devices);
     for disk in disks().into_iter().skip(1) {
-        let rig = Rig::new(disk);
+        let rig = ImageRig::new(disk);
         let volume = rig.device("pvc", SIZE);
         let target = rig.publish_device(&volume, "pod");
         write_blocks(&target, 1, 1);

@@ -26,7 +26,7 @@ fn the_largest_image_is_made() {
     for disk in disks() {
         for filesystem in ["ext4", "xfs"] {
             let case = format!("{filesystem} on {}", disk.name);
-            let rig = Rig::sized(disk, (600 << 20) + 12345 * 512);
+            let rig = ImageRig::sized(disk, (600 << 20) + 12345 * 512);
             let mut before = Bytes::ZERO;
             // A filesystem that was made a moment ago returns some of its metadata.
             eventually("the capacity stays", || {

@@ -20,7 +20,7 @@ use super::*;
 fn a_block_volume_is_a_device_of_its_size() {
     require!(loop_devices);
     for disk in disks() {
-        let rig = Rig::new(disk);
+        let rig = ImageRig::new(disk);
         let volume = rig.device("pvc", 64 * MIB);
         let (target, other) = (
             rig.publish_device(&volume, "pod"),
@@ -66,7 +66,7 @@ fn a_block_volume_is_a_device_of_its_size() {
 #[test]
 fn a_device_grows_and_is_copied_and_never_mounted() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("xfs"));
+    let rig = ImageRig::new(Disk::new("xfs"));
     let volume = rig.device("pvc", 64 * MIB);
     let target = rig.publish_device(&volume, "pod");
     open(&target).write_all(b"content").unwrap();
@@ -160,7 +160,7 @@ fn no_snapshot_of_a_device_is_torn() {
 
 fn assert_no_snapshot_is_torn(disk: Disk, count: u32) {
     // Deleted snapshots take space until they are reclaimed.
-    let rig = Rig::sized(disk, 8 << 30);
+    let rig = ImageRig::sized(disk, 8 << 30);
     let volume = rig.device("pvc", 16 * MIB);
     let target = rig.publish_device(&volume, "pod");
     let ended = AtomicBool::new(false);
@@ -187,7 +187,7 @@ fn assert_no_snapshot_is_torn(disk: Disk, count: u32) {
 #[test]
 fn a_new_driver_knows_the_devices() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 64 * MIB);
     let target = rig.publish_device(&volume, "pod");
     rig.start();
@@ -210,7 +210,7 @@ fn a_new_driver_knows_the_devices() {
 #[test]
 fn a_device_that_is_mounted_nowhere_is_detached() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 64 * MIB);
     let target = rig.publish_device(&volume, "pod");
     support::unmount(&target);
@@ -230,7 +230,7 @@ fn a_device_that_is_mounted_nowhere_is_detached() {
 fn a_device_at_a_hidden_target_is_not_detached() {
     require!(mount_namespace);
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let target = rig.publish_device(&volume, "pod");
     let above = target.parent().unwrap();
@@ -247,7 +247,7 @@ fn a_device_at_a_hidden_target_is_not_detached() {
 }
 
 /// The path in sysfs of the only device that shows the image of a volume.
-pub(super) fn device_of(rig: &Rig, volume: &str) -> PathBuf {
+pub(super) fn device_of(rig: &ImageRig, volume: &str) -> PathBuf {
     let file = File::open(rig.file(volume)).unwrap();
     let found = loops::of(&file).unwrap();
     let [device] = &found[..] else {
@@ -283,15 +283,15 @@ pub(super) fn is_removed(device: &Path) {
 #[test]
 fn devices_have_numbers_of_the_driver() {
     require!(loop_devices);
-    let rig = Rig::sized(Disk::new("ext4"), 2 << 30);
+    let rig = ImageRig::sized(Disk::new("ext4"), 2 << 30);
     let is_block = |at: &u32| at.is_multiple_of(2);
     let volumes: Vec<(u32, Volume)> = (0..16)
         .map(|at| {
             let name = format!("pvc-{at}");
             let of_kind = if is_block(&at) {
-                Rig::device
+                ImageRig::device
             } else {
-                Rig::image
+                ImageRig::image
             };
             (at, of_kind(&rig, &name, 16 * MIB))
         })
@@ -327,7 +327,7 @@ fn devices_have_numbers_of_the_driver() {
 #[test]
 fn unused_devices_are_removed_and_those_of_others_are_not() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let control = File::open("/dev/loop-control").unwrap();
     let add = |number: u32| {
@@ -373,7 +373,7 @@ fn unused_devices_are_removed_and_those_of_others_are_not() {
 #[test]
 fn a_number_is_not_used_again_at_once() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let (hostile, victim) = (
         rig.device("hostile", 16 * MIB),
         rig.device("victim", 16 * MIB),
@@ -410,7 +410,7 @@ fn as_pod(arguments: &[&str], node: &Path) {
 #[test]
 fn a_pod_with_a_device_harms_only_itself() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let (hostile, victim) = (
         rig.device("hostile", 64 * MIB),
         rig.device("victim", 64 * MIB),

@@ -139,15 +139,15 @@ struct Host {
     mounts: Vec<(PathBuf, PathBuf)>,
 }
 
-struct Scene {
-    rig: Rig,
+struct AttackedDevice {
+    rig: ImageRig,
     victim: PathBuf,
     mounted: PathBuf,
 }
 
-impl Scene {
+impl AttackedDevice {
     fn new() -> Self {
-        let rig = Rig::new(Disk::new("ext4"));
+        let rig = ImageRig::new(Disk::new("ext4"));
         let victim = rig.publish_device(&rig.device("victim", SIZE), "victim");
         fill(&open(&victim), 1);
         let mounted = rig.publish(&rig.image("mounted", SIZE), "mounted");
@@ -301,7 +301,7 @@ fn settings(target: &Path) -> Vec<(String, String)> {
 
 fn play_all(way: Way) {
     require!(loop_devices);
-    let scene = Scene::new();
+    let scene = AttackedDevice::new();
     for attack in ATTACKS {
         eprintln!("{} ({way:?})", attack.name);
         scene.play(attack, way);
@@ -342,7 +342,7 @@ type Step = fn(&OwnedFd) -> Result<(), Errno>;
 #[test]
 fn a_read_only_device_is_not_written() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", SIZE);
     let image = open(&rig.file("pvc"));
     fill(&image, 1);

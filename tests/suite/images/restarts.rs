@@ -78,7 +78,7 @@ impl Drop for ForeignDevice {
 #[test]
 fn the_devices_of_an_earlier_version_are_known() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let (image, device) = (rig.image("image", 16 * MIB), rig.device("device", 16 * MIB));
     let (mounted, node) = (rig.node.target("mounted"), rig.node.target("node"));
     let (below, shown) = (
@@ -131,7 +131,7 @@ fn the_devices_of_an_earlier_version_are_known() {
 #[test]
 fn an_image_that_the_host_attached_is_not_published() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let (image, device) = (rig.image("image", 16 * MIB), rig.device("device", 16 * MIB));
     let hosts = ["image", "device"].map(|volume| ForeignDevice::attach(&rig.file(volume)));
     rig.start();
@@ -187,7 +187,7 @@ impl Overtaken {
     }
 
     /// Starts a driver with these mounts.
-    fn start(self: &Arc<Self>, rig: &mut Rig) -> Arc<Volumes> {
+    fn start(self: &Arc<Self>, rig: &mut ImageRig) -> Arc<Volumes> {
         rig.running = None;
         let seams = Seams {
             mounter: Arc::clone(self) as _,
@@ -200,7 +200,13 @@ impl Overtaken {
     }
 
     /// Starts a driver that an unpublish overtakes in a moment.
-    fn unpublish_in(self: &Arc<Self>, moment: Moment, rig: &mut Rig, volume: &Volume, at: &Path) {
+    fn unpublish_in(
+        self: &Arc<Self>,
+        moment: Moment,
+        rig: &mut ImageRig,
+        volume: &Volume,
+        at: &Path,
+    ) {
         let opening = self.start(rig);
         let (id, at, weak) = (
             volume.id.to_string(),
@@ -268,7 +274,7 @@ impl Mounter for Overtaken {
 #[test]
 fn a_device_that_is_unpublished_while_its_pool_opens_is_detached() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let target = rig.publish_device(&volume, "pod");
     let mounter = Overtaken::new(false);
@@ -283,7 +289,7 @@ fn a_device_that_is_unpublished_while_its_pool_opens_is_detached() {
 #[test]
 fn a_number_that_is_unpublished_while_it_is_occupied_is_given_back() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let target = rig.publish_device(&volume, "pod");
     let device = device_of(&rig, "pvc");
@@ -306,7 +312,7 @@ fn a_number_that_is_unpublished_while_it_is_occupied_is_given_back() {
 #[test]
 fn a_device_that_did_not_answer_at_the_start_is_found_later() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     for is_published_again in [false, true] {
         let target = rig.publish_device(&volume, "pod");
@@ -329,7 +335,7 @@ fn a_device_that_did_not_answer_at_the_start_is_found_later() {
 fn a_device_at_a_hidden_target_outlives_the_other_target() {
     require!(mount_namespace);
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let targets = ["pod", "other"].map(|pod| rig.publish_device(&volume, pod));
     let above = targets[1].parent().unwrap();
@@ -351,7 +357,7 @@ fn a_device_at_a_hidden_target_outlives_the_other_target() {
 fn a_directory_with_the_name_of_a_device_is_no_device() {
     require!(mount_namespace);
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let target = rig.publish_device(&volume, "pod");
     let name = device_of(&rig, "pvc");
@@ -372,7 +378,7 @@ fn a_directory_with_the_name_of_a_device_is_no_device() {
 #[test]
 fn a_detached_device_keeps_its_number_after_a_restart() {
     require!(loop_devices);
-    let mut rig = Rig::new(Disk::new("ext4"));
+    let mut rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let targets = [false, true].map(|read_only| {
         let pod = format!("pod-{read_only}");

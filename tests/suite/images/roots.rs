@@ -13,7 +13,7 @@ const SIZE: u64 = 64 * MIB;
 /// The directory that mke2fs makes.
 const LOST_AND_FOUND: &str = "lost+found";
 
-impl Rig {
+impl ImageRig {
     /// Publishes an image read-only.
     fn publish_to_read(&self, volume: &Volume, pod: &str) -> PathBuf {
         let target = self.node.target(pod);
@@ -32,7 +32,7 @@ impl Rig {
 fn a_first_publication_on_a_full_disk_is_the_only_one_that_sets_the_owner() {
     require!(loop_devices);
     for disk in disks().into_iter().take(2) {
-        let mut rig = Rig::new(disk);
+        let mut rig = ImageRig::new(disk);
         let request = owned("pvc");
         let volume = rig.driver().create(&request).unwrap();
         rig.fill_disk();
@@ -69,7 +69,7 @@ fn a_first_publication_on_a_full_disk_is_the_only_one_that_sets_the_owner() {
 fn a_copy_that_begins_before_the_first_publication_keeps_the_owner() {
     require!(loop_devices);
     let held = Arc::new(Held::default());
-    let rig = Rig::with(Disk::new("xfs").sized(1 << 30), held.fakes());
+    let rig = ImageRig::with(Disk::new("xfs").sized(1 << 30), held.fakes());
     let volume = rig.driver().create(&owned("pvc")).unwrap();
     let mut clone = owned("clone");
     clone.source = Some(SourceId::Volume(volume.id.to_string()));
@@ -106,7 +106,7 @@ fn a_copy_that_begins_before_the_first_publication_keeps_the_owner() {
 fn the_first_writer_finds_an_empty_root() {
     require!(loop_devices);
     for disk in disks().into_iter().take(2) {
-        let rig = Rig::new(disk);
+        let rig = ImageRig::new(disk);
         let volume = rig.driver().create(&owned("pvc")).unwrap();
         for _ in 0..2 {
             let reader = rig.publish_to_read(&volume, "reader");
@@ -132,7 +132,7 @@ fn the_first_writer_finds_an_empty_root() {
 #[test]
 fn a_first_publication_removes_only_an_empty_directory() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let others: [fn(&Path); 4] = [
         |at| fs::create_dir_all(at.join("directory")).unwrap(),
         |at| {
@@ -159,7 +159,7 @@ fn a_first_publication_removes_only_an_empty_directory() {
 #[test]
 fn a_copy_keeps_the_lost_and_found_of_its_source() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("xfs"));
+    let rig = ImageRig::new(Disk::new("xfs"));
     let unused = rig.image("unused", SIZE);
     let volume = rig.image("pvc", SIZE);
     let target = rig.publish(&volume, "pod");

@@ -78,7 +78,7 @@ const FIRST: [u32; 2] = [5000, 3600];
 fn no_call_waits_for_the_device_of_a_stranger() {
     require!(loop_devices);
     for first in FIRST {
-        let mut rig = Rig::new(Disk::new("xfs"));
+        let mut rig = ImageRig::new(Disk::new("xfs"));
         let away = rig.node.path("away/disk.img");
         let Some(_stranger) = ForeignLoop::new(first, &away) else {
             eprintln!("skipped: FUSE is missing");
@@ -119,7 +119,7 @@ fn no_call_waits_for_the_device_of_a_stranger() {
 #[test]
 fn strangers_are_awaited_at_once() {
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let away = |at: usize| rig.node.path(&format!("away-{at}/disk.img"));
     let strangers = (0..3).map(|at| ForeignLoop::new(FIRST[0], &away(at)));
@@ -143,7 +143,7 @@ fn strangers_are_awaited_at_once() {
 fn a_stranger_with_the_path_of_an_image_stops_only_that_volume() {
     require!(loop_devices);
     for first in FIRST {
-        let mut rig = Rig::new(Disk::new("ext4"));
+        let mut rig = ImageRig::new(Disk::new("ext4"));
         let (volume, other) = (rig.device("pvc", 16 * MIB), rig.device("other", 16 * MIB));
         let target = rig.publish_device(&volume, "pod");
         let directory = rig.file("pvc");
@@ -181,7 +181,7 @@ fn a_stranger_with_the_path_of_an_image_stops_only_that_volume() {
 fn an_image_that_a_device_shows_by_another_path_is_not_deleted() {
     require!(mount_namespace);
     require!(loop_devices);
-    let rig = Rig::new(Disk::new("ext4"));
+    let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.device("pvc", 16 * MIB);
     let bind = rig.node.path("bind");
     fs::create_dir(&bind).unwrap();

@@ -21,7 +21,7 @@ fn a_snapshot_has_all_that_was_written_while_it_waited() {
         }
         Ok(())
     });
-    let rig = Rig::with(Disk::new("xfs").sized(2 << 30), fakes);
+    let rig = ImageRig::with(Disk::new("xfs").sized(2 << 30), fakes);
     let rig = &rig;
     let (volume, other) = (rig.image("pvc", 64 * MIB), rig.image("other", 64 * MIB));
     let other = &other;

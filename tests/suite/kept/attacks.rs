@@ -10,8 +10,8 @@ use rootcellar::error::Error;
 use rootcellar::volume::Caller;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use support::driver_node::DriverNode;
 use support::faults::{End, Gate, Opened};
-use support::loops::LoopMount;
 
 use super::*;
 
@@ -25,22 +25,17 @@ fn rewrite(path: &Path, mebibytes: u64) -> std::io::Result<()> {
     file.sync_all()
 }
 
-/// A node whose pool is a disk of its own and keeps deleted objects.
-struct DiskNode {
-    driver: Running,
-    node: Node,
-    _mount: LoopMount,
+/// A pool that keeps deleted objects, on a disk of its own.
+struct KeepingDisk {
+    base: DriverNode,
 }
 
-impl DiskNode {
+support::extends!(KeepingDisk, base: DriverNode);
+
+impl KeepingDisk {
     fn new(disk: Disk, fakes: &Fakes) -> Self {
-        let node = Node::new();
-        let mount = node.make_pool_disk(disk);
-        let option = format!("{},keep=1h", node.own_pool_option());
         Self {
-            driver: node.volumes_of(&[option], fakes),
-            node,
-            _mount: mount,
+            base: DriverNode::keeping(disk, fakes.clone()),
         }
     }
 
@@ -50,7 +45,7 @@ impl DiskNode {
     }
 
     fn make(&self, volume: &str, size: u64, written: u64) -> Volume {
-        let made = self.driver.create(&create(volume, size)).unwrap();
+        let made = self.base.make(volume, size);
         rewrite(&self.file(volume), written).unwrap();
         made
     }
@@ -60,12 +55,12 @@ impl DiskNode {
     }
 
     fn capacity(&self) -> u64 {
-        let capacity = self.driver.capacity(&Class::default(), &[]);
+        let capacity = self.driver().capacity(&Class::default(), &[]);
         capacity.unwrap().largest.0
     }
 
     fn delete(&self, volume: &Volume) {
-        self.driver.delete(&volume.id.to_string()).unwrap();
+        self.driver().delete(&volume.id.to_string()).unwrap();
     }
 
     fn kept(&self) -> usize {
@@ -76,7 +71,7 @@ impl DiskNode {
     fn create_after_waiting(&self, volume: &str, size: u64) -> Volume {
         let mut made = None;
         eventually("there is free space", || {
-            match self.driver.create(&create(volume, size)) {
+            match self.driver().create(&create(volume, size)) {
                 Ok(volume) => made = Some(volume),
                 Err(refused) => assert_eq!(code(&refused), Code::Unavailable, "{refused}"),
             }
@@ -96,15 +91,15 @@ fn code(refused: &Error) -> Code {
 #[test]
 fn a_copy_with_the_name_of_a_kept_one_has_its_own_charge() {
     require!(simple_quota);
-    let pool = DiskNode::with_simple_quota(&Fakes::default());
+    let pool = KeepingDisk::with_simple_quota(&Fakes::default());
     let volume = pool.make("pvc", 64 * MIB, 62);
     for _ in 0..2 {
-        let copy = pool.driver.create_snapshot(&snapshot("s", volume.id));
+        let copy = pool.driver().create_snapshot(&snapshot("s", volume.id));
         let copy = copy.unwrap().id.to_string();
         rewrite(&pool.file("pvc"), 62).unwrap();
-        pool.driver.delete_snapshot(&copy).unwrap();
+        pool.driver().delete_snapshot(&copy).unwrap();
     }
-    pool.driver
+    pool.driver()
         .create_snapshot(&snapshot("s", volume.id))
         .unwrap();
     rewrite(&pool.file("pvc"), 62).unwrap();
@@ -122,18 +117,18 @@ fn a_repeated_undeletion_limits_the_volume() {
         Step::Limit if plan.load(Ordering::SeqCst) => Err(Errno::NOSPC),
         _ => Ok(()),
     });
-    let pool = DiskNode::with_simple_quota(&fakes);
+    let pool = KeepingDisk::with_simple_quota(&fakes);
     let volume = pool.make("pvc", 64 * MIB, 60);
-    let copy = pool.driver.create_snapshot(&snapshot("s", volume.id));
+    let copy = pool.driver().create_snapshot(&snapshot("s", volume.id));
     pool.delete(&volume);
-    pool.driver
+    pool.driver()
         .delete_now(&copy.unwrap().id.to_string())
         .unwrap();
-    pool.driver.wait_for_trash();
+    pool.driver().wait_for_trash();
     fails.store(true, Ordering::SeqCst);
-    undelete(&pool.driver, &volume, None).unwrap_err();
+    undelete(pool.driver(), &volume, None).unwrap_err();
     fails.store(false, Ordering::SeqCst);
-    undelete(&pool.driver, &volume, None).unwrap();
+    undelete(pool.driver(), &volume, None).unwrap();
     rewrite(&pool.file("pvc").with_file_name("more"), 40).unwrap_err();
 }
 
@@ -260,27 +255,27 @@ fn a_failed_undeletion_changes_no_name() {
 #[test]
 fn shared_blocks_count_until_their_object_has_ended() {
     require!(loop_devices);
-    let pool = DiskNode::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
+    let pool = KeepingDisk::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
     // It leaves less space than the sizes do.
     pool.make("other", 0, 100);
     let volume = pool.make("pvc", 80 * MIB, 78);
     let before = pool.capacity();
     let keep_copy = || {
-        let copy = pool.driver.create_snapshot(&snapshot("s", volume.id));
+        let copy = pool.driver().create_snapshot(&snapshot("s", volume.id));
         let id = copy.unwrap().id.to_string();
-        pool.driver.delete_snapshot(&id).unwrap();
+        pool.driver().delete_snapshot(&id).unwrap();
         eventually("the kept copy is measured", || {
             pool.capacity() >= before + 60 * MIB
         });
     };
     keep_copy();
     let large = create("large", pool.capacity() + 8 * MIB);
-    let refused = pool.driver.create(&large).unwrap_err();
+    let refused = pool.driver().create(&large).unwrap_err();
     assert_eq!(code(&refused), Code::ResourceExhausted, "{refused}");
     assert_eq!(pool.kept(), 1);
     let mut last = Code::Unavailable;
     eventually("the copy has ended in vain", || {
-        let refused = pool.driver.create(&create("new", before + 40 * MIB));
+        let refused = pool.driver().create(&create("new", before + 40 * MIB));
         last = code(&refused.unwrap_err());
         last != Code::Unavailable
     });
@@ -340,9 +335,9 @@ fn a_volume_counts_once_while_it_is_deleted() {
 #[test]
 fn sizes_are_space_where_blocks_may_be_shared() {
     require!(loop_devices);
-    let pool = DiskNode::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
+    let pool = KeepingDisk::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
     let source = pool.make("source", 40 * MIB, 1);
-    let copy = pool.driver.create_snapshot(&snapshot("s", source.id));
+    let copy = pool.driver().create_snapshot(&snapshot("s", source.id));
     copy.unwrap();
     let before = pool.capacity();
     let old = pool.make("old", 150 * MIB, 1);
@@ -360,7 +355,7 @@ fn sizes_are_space_where_blocks_may_be_shared() {
 fn a_creation_waits_until_freed_space_is_counted() {
     const PART: u64 = 8 << 10;
     require!(loop_devices);
-    let pool = DiskNode::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
+    let pool = KeepingDisk::new(Disk::new("xfs").sized(400 << 20), &Fakes::default());
     let old = pool.make("old", 250 * MIB, 200);
     let mut options = fs::File::options();
     let file = options.write(true).open(pool.file("old"));
@@ -385,15 +380,15 @@ fn a_creation_waits_until_freed_space_is_counted() {
 #[test]
 fn kept_volumes_with_one_id_count_each() {
     require!(simple_quota);
-    let pool = DiskNode::with_simple_quota(&Fakes::default());
+    let pool = KeepingDisk::with_simple_quota(&Fakes::default());
     let before = pool.capacity();
     let volume = pool.make("pvc", 110 * MIB, 100);
-    let copy = pool.driver.create_snapshot(&snapshot("s", volume.id));
+    let copy = pool.driver().create_snapshot(&snapshot("s", volume.id));
     pool.delete(&volume);
     let next = pool.make("pvc", 110 * MIB, 100);
     assert_eq!(next.id, volume.id);
     pool.delete(&next);
-    pool.driver
+    pool.driver()
         .delete_snapshot(&copy.unwrap().id.to_string())
         .unwrap();
     pool.create_after_waiting("new", before - 40 * MIB);
@@ -440,30 +435,30 @@ fn restarts_do_not_prolong_the_time() {
 #[test]
 fn an_undelete_ends_no_others() {
     require!(simple_quota);
-    let pool = DiskNode::with_simple_quota(&Fakes::default());
+    let pool = KeepingDisk::with_simple_quota(&Fakes::default());
     let kept: Vec<Volume> = ["a", "b", "c"]
         .map(|name| {
-            let volume = pool.driver.create(&create(name, 100 * MIB)).unwrap();
-            pool.driver.delete(&volume.id.to_string()).unwrap();
+            let volume = pool.driver().create(&create(name, 100 * MIB)).unwrap();
+            pool.driver().delete(&volume.id.to_string()).unwrap();
             volume
         })
         .into();
     let largest = pool
-        .driver
+        .driver()
         .capacity(&Class::default(), &[])
         .unwrap()
         .largest;
     let filler = create("filler", largest.0 - 50 * MIB);
-    let filler = pool.driver.create(&filler).unwrap();
-    let refused = undelete(&pool.driver, &kept[2], None).unwrap_err();
+    let filler = pool.driver().create(&filler).unwrap();
+    let refused = undelete(pool.driver(), &kept[2], None).unwrap_err();
     assert_eq!(
         refused.code(Operation::CreateVolume),
         Code::ResourceExhausted
     );
-    pool.driver.delete_now(&filler.id.to_string()).unwrap();
+    pool.driver().delete_now(&filler.id.to_string()).unwrap();
     for volume in &kept {
         eventually("its size is free", || {
-            undelete(&pool.driver, volume, None).is_ok()
+            undelete(pool.driver(), volume, None).is_ok()
         });
     }
 }

@@ -9,7 +9,7 @@ use linux::quota::Enforcement;
 use rootcellar::volume::{Allocation, CreateRequest, ExpandRequest, SourceId};
 use support::names;
 
-use super::super::images::{Rig, content, device, disks, image, open};
+use super::super::images::{ImageRig, content, device, disks, image, open};
 use super::*;
 
 const IMAGE: u64 = 64 * MIB;
@@ -47,7 +47,7 @@ impl Asked {
     }
 
     /// Publishes a volume to a pod.
-    fn publish(self, rig: &Rig, volume: &Volume) -> PathBuf {
+    fn publish(self, rig: &ImageRig, volume: &Volume) -> PathBuf {
         if self.block {
             rig.publish_device(volume, "pod")
         } else {
@@ -80,7 +80,7 @@ impl Asked {
     }
 
     /// Publishes a volume, asserts its content, and unpublishes it.
-    fn assert_content(self, rig: &Rig, volume: &Volume, text: &str) {
+    fn assert_content(self, rig: &ImageRig, volume: &Volume, text: &str) {
         let target = self.publish(rig, volume);
         assert_eq!(self.read(&target, text.len()), text, "{self:?}");
         rig.unpublish(volume, &target);
@@ -89,16 +89,16 @@ impl Asked {
 }
 
 /// The kept entries of a rig's pool.
-fn kept(rig: &Rig) -> Vec<String> {
+fn kept(rig: &ImageRig) -> Vec<String> {
     names(&rig.node.pool().join(".rootcellar/kept"))
 }
 
-fn capacity(rig: &Rig) -> u64 {
+fn capacity(rig: &ImageRig) -> u64 {
     let capacity = rig.driver().capacity(&Class::default(), &[]).unwrap();
     capacity.largest.0
 }
 
-fn undeleted(rig: &Rig, volume: &Volume, new: Option<&str>) -> Volume {
+fn undeleted(rig: &ImageRig, volume: &Volume, new: Option<&str>) -> Volume {
     let id = undelete(rig.driver(), volume, new).unwrap();
     rig.driver().get(&id).unwrap()
 }
@@ -109,7 +109,7 @@ fn kind(volume: &Volume) -> impl PartialEq + std::fmt::Debug + use<> {
 }
 
 /// The bytes of the blocks that a volume's image has.
-fn blocks(rig: &Rig, volume: &str) -> u64 {
+fn blocks(rig: &ImageRig, volume: &str) -> u64 {
     fs::metadata(rig.file(volume)).unwrap().blocks() * 512
 }
 
@@ -121,7 +121,7 @@ fn blocks(rig: &Rig, volume: &str) -> u64 {
 fn images_and_devices_come_back_as_they_were() {
     require!(loop_devices);
     for (disk, asked) in cases() {
-        let mut rig = Rig::keeping(disk);
+        let mut rig = ImageRig::keeping(disk);
         for asked in asked {
             let request = asked.request("pvc", IMAGE);
             let volume = rig.driver().create(&request).unwrap();
@@ -188,7 +188,7 @@ fn a_kept_image_makes_space_on_a_nearly_full_disk() {
     for (disk, asked) in cases() {
         for asked in asked {
             let case = format!("{}, {asked:?}", disk.name);
-            let rig = Rig::keeping(disk);
+            let rig = ImageRig::keeping(disk);
             let first = rig.driver().create(&asked.request("first", IMAGE)).unwrap();
             let before = capacity(&rig);
             let large = before - before % MIB - 16 * MIB;
@@ -246,7 +246,7 @@ fn a_kept_image_makes_space_on_a_nearly_full_disk() {
 }
 
 /// Waits until no entry of the trash has data. On btrfs an entry stays while copies retain charges.
-fn wait_for_removal(rig: &Rig) {
+fn wait_for_removal(rig: &ImageRig) {
     let trash = rig.node.pool().join(".rootcellar/trash");
     eventually("the data is removed", || {
         let entries = names(&trash).into_iter().map(|entry| trash.join(entry));
@@ -266,7 +266,7 @@ fn images_with_copies_come_back() {
     // Ext4 shares no blocks.
     for (disk, asked) in cases().skip(1) {
         for asked in asked {
-            let rig = Rig::keeping(disk);
+            let rig = ImageRig::keeping(disk);
             let driver = rig.driver();
             let source = driver.create(&asked.request("pvc", IMAGE)).unwrap();
             let target = asked.publish(&rig, &source);

@@ -13,7 +13,7 @@ use rootcellar::error::{Code, Operation};
 use rootcellar::volume::{CreateRequest, SnapshotFilter, SourceId};
 
 use super::{MIB, coded};
-use crate::snapshots::{Kind, Rig, write};
+use crate::snapshots::{CopyRig, Kind, write};
 use support::random::{Op, play};
 use support::{create, name, names, require};
 
@@ -89,14 +89,14 @@ impl Model {
     }
 }
 
-struct World {
-    rig: Rig,
+struct CopiesWorld {
+    rig: CopyRig,
     /// Whether the volumes are block devices, whose pods write at their start.
     is_block: bool,
     model: Model,
 }
 
-impl World {
+impl CopiesWorld {
     fn volume_id(&self, volume: &str) -> String {
         let pool = self.rig.driver().pools()[0].id().unwrap();
         VolumeId::new(pool, &name(volume)).to_string()
@@ -145,11 +145,11 @@ impl World {
             Op::Create(ref request) => self.create(request.clone(), Of::Nothing),
             Op::Restore(volume, of) => {
                 let source = SourceId::Snapshot(self.snapshot_id(of));
-                self.create(Rig::copy(volume, SIZE, source), Of::Snapshot(of));
+                self.create(CopyRig::copy(volume, SIZE, source), Of::Snapshot(of));
             }
             Op::Clone(volume, of) => {
                 let source = SourceId::Volume(self.volume_id(of));
-                self.create(Rig::copy(volume, SIZE, source), Of::Volume(of));
+                self.create(CopyRig::copy(volume, SIZE, source), Of::Volume(of));
             }
             Op::Write(volume, byte, mib) => {
                 let Some((_, content)) = self.model.volumes.get_mut(volume) else {
@@ -287,8 +287,8 @@ fn run(kind: Kind, is_block: bool, cases: u32) {
     require!(loop_devices);
     let sequences = prop::collection::vec(ops(), 12..=48);
     play(cases, 1, &sequences, |sequence| {
-        let mut world = World {
-            rig: Rig::new(kind),
+        let mut world = CopiesWorld {
+            rig: CopyRig::new(kind),
             is_block,
             model: Model::default(),
         };

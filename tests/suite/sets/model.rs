@@ -52,7 +52,7 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 /// The driver under test and its model.
-struct World {
+struct SetWorld {
     running: Option<Running>,
     /// The ids of the members.
     ids: Vec<PoolId>,
@@ -64,7 +64,7 @@ struct World {
     gave_up: bool,
 }
 
-impl World {
+impl SetWorld {
     fn new() -> Self {
         let node = MemorySet::new(&[]);
         let mut world = Self {
@@ -359,7 +359,7 @@ fn any_sequence_of_mounts_and_requests_does_what_the_model_says() {
     require!(mount_namespace);
     let sequences = prop::collection::vec(ops(), 1..=80);
     play(8, STEPS, &sequences, |sequence| {
-        let mut world = World::new();
+        let mut world = SetWorld::new();
         for op in sequence {
             world.apply(op);
             world.check();

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use super::*;
-use crate::snapshots::{KINDS, Kind, Rig as CopyRig, assert_code, mib, write};
+use crate::snapshots::{CopyRig, KINDS, Kind, assert_code, mib, write};
 
 fn request(volume: &str, size: Bytes, nodatacow: bool) -> CreateRequest {
     let mut request = create(volume, size.0);
@@ -57,7 +57,7 @@ fn overwrite(path: &Path, length: u64) -> std::io::Result<()> {
 #[test]
 fn a_file_can_be_overwritten_without_end() {
     require!(loop_devices);
-    let rig = Rig::new();
+    let rig = QuotaRig::new();
     let length = SIZE.0 / 3 * 2;
     for nodatacow in [false, true] {
         let volume = format!("nodatacow-{nodatacow}");
@@ -189,7 +189,7 @@ fn a_failure_to_set_the_flag_leaves_nothing() {
 #[test]
 fn a_record_without_the_field_is_read() {
     require!(loop_devices);
-    let mut rig = Rig::new();
+    let mut rig = QuotaRig::new();
     let made = rig.driver().create(&request("source", SIZE, true)).unwrap();
     let path = rig.directory("source").join("volume.json");
     let record = std::fs::read_to_string(&path).unwrap();

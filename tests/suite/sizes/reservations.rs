@@ -61,7 +61,7 @@ struct Usage {
     used: BTreeMap<VolumeId, u64>,
 }
 
-struct Rig {
+struct ReservingRig {
     running: Option<Running>,
     fakes: Fakes,
     node: Node,
@@ -72,7 +72,7 @@ struct Rig {
     volumes: Vec<Volume>,
 }
 
-impl Rig {
+impl ReservingRig {
     fn new(filesystem: &'static str, accounts: bool) -> Self {
         let node = Node::new();
         let mut disk = Disk::new(filesystem);
@@ -260,7 +260,7 @@ fn keeps_reservations(filesystem: &'static str, accounts: bool, other_grows: boo
     };
     let works = prop::collection::vec(work(other_grows), 40);
     let outcome = TestRunner::new(config).run(&works, |works| {
-        let mut rig = Rig::new(filesystem, accounts);
+        let mut rig = ReservingRig::new(filesystem, accounts);
         for (at, work) in works.into_iter().enumerate() {
             let before = rig.usage();
             if rig.work(at, work) {

@@ -10,7 +10,7 @@ use super::*;
 const MIB: usize = 1 << 20;
 
 /// The bytes that are charged to a volume, after all writes and deletions.
-fn charged(rig: &Rig, volume: &str) -> u64 {
+fn charged(rig: &QuotaRig, volume: &str) -> u64 {
     rustix::fs::syncfs(File::open(rig.node.pool()).unwrap()).unwrap();
     let id = rig.quota_id(volume);
     let qgroups = rig.base.qgroups();
@@ -22,7 +22,7 @@ fn charged(rig: &Rig, volume: &str) -> u64 {
 /// Proves: S2, S21, G7.
 #[test]
 fn copies_between_volumes_take_nothing_from_a_neighbour() {
-    let rig = require!(loop_devices, Rig::new());
+    let rig = require!(loop_devices, QuotaRig::new());
     rig.make("neighbour", SIZE);
     rig.make("evader", SIZE);
     let evader = rig.data("evader");

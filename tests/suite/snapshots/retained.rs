@@ -14,7 +14,7 @@ use support::require;
 const LEEWAY: u64 = mib(2);
 
 /// The qgroup of a volume or snapshot in a directory of the pool.
-fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
+fn qgroup(rig: &CopyRig, home: &str, name: &str) -> Qgroup {
     let dir = rig.data(home, name);
     let record = dir.with_file_name(match home {
         "volumes" => "volume.json",
@@ -27,7 +27,7 @@ fn qgroup(rig: &Rig, home: &str, name: &str) -> Qgroup {
     found.unwrap_or_else(|| panic!("no qgroup {id}"))
 }
 
-fn limit(rig: &Rig, volume: &str) -> u64 {
+fn limit(rig: &CopyRig, volume: &str) -> u64 {
     qgroup(rig, "volumes", volume)
         .limit
         .parse()
@@ -42,8 +42,8 @@ fn assert_about(what: &str, found: u64, expected: u64) {
 }
 
 /// A pool with a volume of 64 MiB that has a file of 40 MiB.
-fn rig_with_a_file() -> (Rig, Volume) {
-    let rig = Rig::new(Kind::BtrfsSquota);
+fn rig_with_a_file() -> (CopyRig, Volume) {
+    let rig = CopyRig::new(Kind::BtrfsSquota);
     let source = rig.make("source", SIZE);
     write(&rig.volume_data("source").join("file"), 1, mib(40)).unwrap();
     (rig, source)
@@ -53,7 +53,7 @@ fn rig_with_a_file() -> (Rig, Volume) {
 #[test]
 fn a_source_can_rewrite_its_content_and_the_retained_charge_is_reserved() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
-    let reserved = |rig: &Rig| rig.driver().pools()[0].status().reserved.0;
+    let reserved = |rig: &CopyRig| rig.driver().pools()[0].status().reserved.0;
     let before = reserved(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_about("reserved", snapshot.reserved.0, mib(40));
@@ -109,7 +109,7 @@ fn a_copy_can_rewrite_all_it_holds_and_writes_its_size_besides_what_it_shares() 
         let target = rig.node.target(name);
         let request = support::publish(&volume.id.to_string(), &target);
         rig.driver().publish(&request).unwrap();
-        let stats = |rig: &Rig| {
+        let stats = |rig: &CopyRig| {
             let stats = rig.driver().stats(&volume.id.to_string(), &target);
             stats.unwrap().bytes
         };
@@ -202,7 +202,7 @@ fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
 fn the_retained_charge_of_a_deleted_volume_is_counted_until_its_last_copy_is_gone() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
     let dead = qgroup(&rig, "volumes", "source").id;
-    let charged = |rig: &Rig| {
+    let charged = |rig: &CopyRig| {
         let found = rig.qgroups().into_iter().find(|qgroup| qgroup.id == dead);
         found.map(|qgroup| qgroup.charged)
     };
@@ -268,7 +268,7 @@ fn deleted_volumes_that_snapshots_keep_cost_no_commit_each() {
         counter.fetch_add(usize::from(step == Step::Syncfs), Ordering::Relaxed);
         Ok(())
     });
-    let rig = Rig::with(Kind::BtrfsSquota, fakes);
+    let rig = CopyRig::with(Kind::BtrfsSquota, fakes);
     let volumes: Vec<Volume> = (0..COUNT)
         .map(|at| {
             let volume = rig.make(&format!("v{at}"), mib(1));
@@ -307,7 +307,7 @@ fn a_quarantined_source_keeps_its_retained_charge_reserved() {
     let record = rig.volume_data("source").with_file_name("volume.json");
     std::fs::remove_file(&record).unwrap();
     let class = rootcellar::volume::Class::default();
-    let free_space = |rig: &Rig| rig.driver().capacity(&class, &[]).unwrap().largest.0;
+    let free_space = |rig: &CopyRig| rig.driver().capacity(&class, &[]).unwrap().largest.0;
     rig.start();
     let before = free_space(&rig);
     rig.delete(&clone);

@@ -9,7 +9,7 @@ use support::require;
 /// Proves: V1.
 #[test]
 fn the_same_request_finds_its_snapshot_and_another_learns_the_difference() {
-    let rig = require!(loop_devices, Rig::new(Kind::Xfs));
+    let rig = require!(loop_devices, CopyRig::new(Kind::Xfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let snapshot = rig.snapshot("snap", &one).unwrap();
     assert_eq!(rig.snapshot("snap", &one).unwrap(), snapshot);
@@ -32,7 +32,7 @@ fn the_same_request_finds_its_snapshot_and_another_learns_the_difference() {
 /// Proves: SN4.
 #[test]
 fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller() {
-    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
+    let rig = require!(loop_devices, CopyRig::new(Kind::Btrfs));
     let source = rig.make("source", SIZE);
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_eq!(snapshot.size, Bytes(SIZE));
@@ -65,14 +65,14 @@ fn a_copy_is_as_large_as_its_source_unless_more_is_asked_for_and_never_smaller()
 fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
     require!(loop_devices);
     for (kind, refused) in [(Kind::Ext4, true), (Kind::Xfs, false), (Kind::Btrfs, false)] {
-        let rig = Rig::new(kind);
+        let rig = CopyRig::new(kind);
         let source = rig.make("source", SIZE);
         let mut request = support::snapshot("snap", source.id);
         request.class.copies.copy = false;
         let outcome = rig.driver().create_snapshot(&request);
         assert_eq!(outcome.is_err(), refused, "{kind:?}: {outcome:?}");
         let source = SourceId::Volume(source.id.to_string());
-        let mut request = Rig::copy("cloned", SIZE, source);
+        let mut request = CopyRig::copy("cloned", SIZE, source);
         request.class.copies.copy = false;
         match rig.driver().create(&request) {
             Ok(_) => assert!(!refused, "{kind:?}"),
@@ -89,7 +89,7 @@ fn where_files_share_no_blocks_a_copy_is_made_only_if_the_class_allows_it() {
 /// Proves: SN8.
 #[test]
 fn a_volume_in_use_is_reported_or_refused_as_the_class_says() {
-    let rig = require!(loop_devices, Rig::new(Kind::Xfs));
+    let rig = require!(loop_devices, CopyRig::new(Kind::Xfs));
     let source = rig.make("source", SIZE);
     assert!(!rig.snapshot("idle", &source).unwrap().in_use);
     let target = rig.node.target("pod");
@@ -110,9 +110,9 @@ fn a_volume_in_use_is_reported_or_refused_as_the_class_says() {
 /// Proves: SN4.
 #[test]
 fn a_copy_is_made_in_the_pool_of_its_source() {
-    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
+    let rig = require!(loop_devices, CopyRig::new(Kind::Btrfs));
     let source = rig.make("source", SIZE);
-    let mut request = Rig::copy("cloned", SIZE, SourceId::Volume(source.id.to_string()));
+    let mut request = CopyRig::copy("cloned", SIZE, SourceId::Volume(source.id.to_string()));
     request.class.pool = Some("other".parse().unwrap());
     let error = rig.driver().create(&request).unwrap_err();
     assert_code(&error, Operation::CreateVolume, Code::InvalidArgument);
@@ -126,7 +126,7 @@ fn a_copy_is_made_in_the_pool_of_its_source() {
 /// Proves: L1.
 #[test]
 fn lists_are_by_snapshot_and_by_source_and_in_pages() {
-    let rig = require!(loop_devices, Rig::new(Kind::Btrfs));
+    let rig = require!(loop_devices, CopyRig::new(Kind::Btrfs));
     let (one, other) = (rig.make("one", SIZE), rig.make("other", SIZE));
     let mut all: Vec<Snapshot> = (0..5)
         .map(|index| {

@@ -16,7 +16,7 @@ const EXTENT: Extent = Extent {
 fn snapshots_restores_and_clones_have_all_that_the_volume_had_and_nothing_written_since() {
     require!(loop_devices);
     for kind in KINDS {
-        let mut rig = Rig::new(kind);
+        let mut rig = CopyRig::new(kind);
         let source = rig.make("source", SIZE);
         nasty(&rig.volume_data("source"), EXTENT);
         let snapshot = rig.snapshot("snap", &source).unwrap();
@@ -55,7 +55,7 @@ fn snapshots_restores_and_clones_have_all_that_the_volume_had_and_nothing_writte
 fn source_snapshot_and_copies_go_in_any_order_and_leave_nothing() {
     require!(loop_devices);
     for kind in KINDS {
-        let rig = Rig::new(kind);
+        let rig = CopyRig::new(kind);
         for order in [[0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0], [2, 0, 1, 3]] {
             let source = rig.make("source", SIZE);
             write(&rig.volume_data("source").join("file"), 1, mib(4)).unwrap();

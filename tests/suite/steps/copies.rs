@@ -16,7 +16,7 @@ use rootcellar::error::{Code, Error, Operation};
 use rootcellar::volume::{Snapshot, SourceId, Volume};
 
 use super::fixture::{Script, Trouble};
-use crate::snapshots::{Kind, Rig, write};
+use crate::snapshots::{CopyRig, Kind, write};
 use support::require;
 use support::{Fakes, eventually, names};
 
@@ -46,7 +46,7 @@ struct Of {
 
 /// A disk with the volume "source". The test scripts its every step.
 struct Set {
-    rig: Rig,
+    rig: CopyRig,
     is_block: bool,
     script: Arc<Script>,
     source: Volume,
@@ -58,7 +58,7 @@ struct Set {
 impl Set {
     fn new(of: Of) -> Self {
         let script = Arc::new(Script::default());
-        let rig = Rig::with(
+        let rig = CopyRig::with(
             of.kind,
             Fakes {
                 os: Os::observed(script.clone()),
@@ -95,7 +95,7 @@ impl Set {
 
     /// Makes the volume "copy" of a source.
     fn copy(&self, source: SourceId) -> Result<Volume, Error> {
-        let mut request = Rig::copy("copy", SIZE, source);
+        let mut request = CopyRig::copy("copy", SIZE, source);
         request.capabilities[0].block = self.is_block;
         self.rig.driver().create(&request)
     }
@@ -133,7 +133,7 @@ impl Set {
 }
 
 /// Makes the volume "source" with a few files in it.
-fn furnish(rig: &Rig) -> Volume {
+fn furnish(rig: &CopyRig) -> Volume {
     let source = rig.make("source", SIZE);
     let data = rig.volume_data("source");
     write(&data.join("file"), 1, 1 << 20).unwrap();
@@ -146,7 +146,7 @@ fn furnish(rig: &Rig) -> Volume {
 }
 
 /// Makes the block volume "source", into which a pod has written.
-fn furnish_device(rig: &Rig) -> Volume {
+fn furnish_device(rig: &CopyRig) -> Volume {
     let mut request = support::create("source", SIZE);
     request.capabilities[0].block = true;
     let source = rig.driver().create(&request).unwrap();
@@ -155,7 +155,7 @@ fn furnish_device(rig: &Rig) -> Volume {
 }
 
 /// The use and limit of each quota id, as the kernel counts them.
-fn charges(rig: &Rig) -> BTreeMap<u32, (u64, u64)> {
+fn charges(rig: &CopyRig) -> BTreeMap<u32, (u64, u64)> {
     charges_on(rig.disk.path())
 }
 
@@ -170,7 +170,7 @@ fn charges_on(disk: &Path) -> BTreeMap<u32, (u64, u64)> {
 }
 
 /// The limits in the kernel, in ascending order.
-fn limits_of(rig: &Rig) -> Vec<u64> {
+fn limits_of(rig: &CopyRig) -> Vec<u64> {
     limits(&charges(rig))
 }
 
@@ -459,7 +459,7 @@ fn a_limit_is_raised_as_long_as_a_copy_keeps_what_is_charged() {
         os: Os::observed(watch.clone()),
         ..Fakes::default()
     };
-    let rig = Rig::with(Kind::BtrfsSquota, fakes);
+    let rig = CopyRig::with(Kind::BtrfsSquota, fakes);
     watch.disk.set(rig.disk.path().to_owned()).unwrap();
     let source = furnish(&rig);
     let charged: u64 = charges(&rig).values().map(|(bytes, _)| bytes).sum();

@@ -44,6 +44,14 @@ impl DriverNode {
         made
     }
 
+    /// As [`DriverNode::with`], with a pool that keeps deleted objects.
+    pub fn keeping(disk: Disk, fakes: Fakes) -> Self {
+        let mut made = Self::with(disk, fakes);
+        made.options = ",keep=1h";
+        made.start();
+        made
+    }
+
     /// Starts the driver again.
     pub fn start(&mut self) {
         self.running = None;
