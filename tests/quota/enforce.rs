@@ -52,7 +52,7 @@ async fn unenforced(node: &DiskNode, served: &mut Served, name: &str, fill: impl
     assert_eq!(served.enforcement(name, SIZE).await, "none");
     let target = node.publish(served, &id, name).await;
     fill(&target);
-    served.clients.unpublish(&id, &target).await.unwrap();
+    served.clients.unpublish_soon(&id, &target).await;
 }
 
 async fn id_of(served: &mut Served, name: &str) -> String {
@@ -174,7 +174,7 @@ async fn a_volume_that_uses_more_than_its_size_or_is_published_is_refused_and_un
         let output = enforce(&node, "--all");
         assert!(fails(&output, &["published"]).starts_with("0 enforced now, 0 enforced before,"));
         assert_eq!(node.record("large"), record);
-        served.clients.unpublish(&used, &target).await.unwrap();
+        served.clients.unpublish_soon(&used, &target).await;
         let output = enforce(&node, "--all");
         assert!(
             fails(&output, &["more than its size"]).contains("is enforced now\n1 enforced now, 0")

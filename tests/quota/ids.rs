@@ -19,7 +19,7 @@ async fn a_reclaimed_volume_leaves_no_limit() {
         let (id, target) = node.make_published(served, 8 * MIB).await;
         append(&target.join("file"), 2 * MIB);
         let project = node.project("pvc");
-        served.clients.unpublish(&id, &target).await.unwrap();
+        served.clients.unpublish_soon(&id, &target).await;
         served.clients.delete(&id).await.unwrap();
         node.wait_free(project);
         assert_eq!(kernel::quotas(node.at(), OURS.start), []);

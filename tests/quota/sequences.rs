@@ -59,7 +59,7 @@ async fn step(node: &DiskNode, served: &mut Served, model: &mut Model, op: &Op) 
                 return;
             };
             let target = node.target(name);
-            served.clients.unpublish(&id, &target).await.unwrap();
+            served.clients.unpublish_soon(&id, &target).await;
             served.clients.delete(&id).await.unwrap();
             served.clients.delete(&id).await.unwrap();
         }

@@ -270,7 +270,7 @@ async fn the_command_names_the_claim_in_lists_and_manifests() {
         assert!(!printed.contains("rootcellar-move-1-"), "{printed}");
     }
     assert_eq!(clients.create(request).await.unwrap(), volume);
-    clients.unpublish(&id, &target).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
     clients.delete(&id).await.unwrap();
     let (code, said) = labels("shop/data");
     assert_eq!(code, Some(1), "{said}");

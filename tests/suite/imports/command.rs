@@ -65,7 +65,7 @@ async fn the_commands_take_a_directory_there_and_back() {
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let text = String::from_utf8_lossy(&refused.stderr);
     assert!(text.contains(target.to_str().unwrap()), "{text}");
-    clients.unpublish(&id, &target).await.unwrap();
+    clients.unpublish_soon(&id, &target).await;
     let dry_run = run(&["export", &id, "--dry-run"]);
     is_done(&dry_run, "can become the directory");
     let said = format!("volume {id} is the directory {path} now");
