@@ -6,7 +6,7 @@ use support::poweroff::imports::IMPORTS;
 use support::poweroff::loops::{self, Kind};
 pub(crate) use support::poweroff::loops::{mount_empty, mount_empty_disk, unmount_all};
 pub(crate) use support::poweroff::{operations, scene};
-use support::require;
+use support::{at_once, require};
 
 use operations::{CREATE_IMAGE, of_one, of_sets};
 use scene::Pools;
@@ -17,11 +17,11 @@ pub(crate) const BTRFS_WITH_QUOTA: Kind = Kind {
 };
 
 fn lose_power(kind: Kind) {
-    for commits in [false, true] {
+    at_once([false, true], |commits| {
         let imports = IMPORTS.iter().filter(|_| !kind.simple_quota);
         let operations = of_one().chain([&CREATE_IMAGE]).chain(imports);
         loops::lose_power(kind, commits, Pools::One, operations);
-    }
+    });
 }
 
 /// A power failure may interrupt any operation on ext4: every acknowledged change survives
@@ -69,7 +69,7 @@ fn nothing_acknowledged_is_lost_on_btrfs_with_quota() {
 #[test]
 fn a_set_has_every_acknowledged_volume_once() {
     require!(loop_devices);
-    for commits in [false, true] {
+    at_once([false, true], |commits| {
         loops::lose_power(Kind::plain("ext4"), commits, Pools::Set, of_sets());
-    }
+    });
 }

@@ -15,20 +15,11 @@ use super::{Call, ERRORS, is_a_good_pool, visible};
 use support::memory::MemoryNode;
 use support::mounter::FakeMounter;
 use support::quota::NoQuotas;
-use support::{create, eventually};
+use support::{at_once, create, eventually};
 
 /// The size of the other data at first: large enough that the marker is rewritten when it is
 /// removed.
 const FOREIGN_BYTES: usize = 32 << 20;
-
-/// Runs every case in a thread of its own, because most of the time they wait for the reclaimer.
-fn at_once<T: Copy + Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Copy + Send) {
-    std::thread::scope(|scope| {
-        for case in cases {
-            scope.spawn(move || run(case));
-        }
-    });
-}
 
 /// A volume with a few files in it, and one that is not deleted.
 fn stage_to_reclaim() -> StepFixture {

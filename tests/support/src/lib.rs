@@ -405,6 +405,16 @@ pub fn eventually(what: impl Display, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Runs every case in a thread of its own, because most of the time they wait for the kernel or for background work.
+pub fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
+    let run = &run;
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || run(case));
+        }
+    });
+}
+
 /// Unmounts a directory or a file. A process that another test has just begun may have it open until its
 /// exec.
 pub fn unmount(at: impl AsRef<Path>) {
