@@ -4,7 +4,7 @@
 # From a clone, on any machine with Docker, Podman or Buildah, for its own architecture or another --platform:
 #   docker build --tag registry.example/rootcellar:0.1.0 .
 #   docker build --tag registry.example/rootcellar-fleet:0.1.0 --target controller .
-# hack/image.sh passes FILES=packed and its own files, and checks the images.
+# hack/build/image.sh passes FILES=packed and its own files, and checks the images.
 ARG FILES=built
 
 FROM --platform=$BUILDPLATFORM docker.io/library/rust:1.95.0-bookworm AS built
@@ -12,7 +12,7 @@ WORKDIR /src
 COPY . .
 ARG TARGETARCH
 ARG DEBIAN_MIRROR=http://deb.debian.org
-RUN hack/setup.sh musl && hack/files.sh "$TARGETARCH" && mv "target/image/files/$TARGETARCH" /files
+RUN hack/build/setup.sh musl && hack/build/files.sh "$TARGETARCH" && mv "target/image/files/$TARGETARCH" /files
 
 FROM scratch AS packed
 ARG PACKED

@@ -12,37 +12,37 @@ help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 setup: ## install the missing parts: Debian packages, the Rust toolchain, cargo-deny, Vale, actionlint
-	@hack/setup.sh
+	@hack/build/setup.sh
 
 build: ## build the release binary
-	@hack/setup.sh build
+	@hack/build/setup.sh build
 	cargo build --release --locked
 
 demo: ## watch the driver create, publish, fill, unpublish and delete volumes; no Kubernetes, no root
-	@hack/setup.sh build
+	@hack/build/setup.sh build
 	cargo build --locked --bin rootcellar --example demo
 	@"$(CARGO_TARGET_DIR)/debug/examples/demo" "$(CARGO_TARGET_DIR)/debug/rootcellar"
 
 quick: setup ## check formats, clippy, imports, documents and English, within a minute
-	@hack/test.sh quick
+	@hack/test/test.sh quick
 
 lint: setup ## check formats, lints, shell scripts, workflows, mutants, manifests, documents, English and dependencies
-	@hack/test.sh lint
+	@hack/test/test.sh lint
 
 advisories: setup ## look for known vulnerabilities in the crates; needs github.com, and CI runs it weekly
 	@"$(CARGO_TARGET_DIR)/tools/bin/cargo-deny" --locked check --deny warnings advisories
 
 check: setup ## run lint, the unit tests and the fast integration tests: five minutes on an idle machine, and root only for some of them
-	@hack/test.sh check
+	@hack/test/test.sh check
 
 test: setup ## run everything that needs no cluster; ends with the counts
-	@hack/test.sh
+	@hack/test/test.sh
 
 soak: setup ## run the tests under load and the fuzz for an hour, or SOAK=SECONDS
-	@hack/soak.sh
+	@hack/test/soak.sh
 
 mutants: setup ## swap steps whose order durability depends on, and expect a test to fail; takes hours, or PART=1/2 of them
-	@hack/mutants.sh
+	@hack/test/mutants.sh
 
 sanity: setup build ## run csi-sanity on a pool on FS=dir (default), ext4, ext4-image, ext4-block, xfs, set, btrfs, btrfs-squota, ext4-prjquota or xfs-prjquota
 	@csi-sanity/run.sh $(FS)
@@ -52,103 +52,103 @@ bench: ## compare the driver with the bare system calls, and write benches/resul
 	@benches/run.sh enforcement
 
 musl: ## build the static binaries of the images, and check that they are static and small
-	@hack/setup.sh musl
-	@hack/musl.sh
+	@hack/build/setup.sh musl
+	@hack/build/musl.sh
 
 image: ## build the static binaries and images, amd64 and arm64, as archives that nodes can load
-	@hack/setup.sh image
-	@hack/image.sh
+	@hack/build/setup.sh image
+	@hack/build/image.sh
 
 release: ## build dist/: binaries, images, chart, manifests, bill of materials, checksums, signatures
-	@hack/setup.sh release
-	@hack/release.sh
+	@hack/build/setup.sh release
+	@hack/release/release.sh
 
 publish: ## push the images and the chart of dist/ to REGISTRY, and sign them there
-	@hack/setup.sh release
-	@hack/publish.sh
+	@hack/build/setup.sh release
+	@hack/release/publish.sh
 
 bundle: ## add an archive to dist/ that installs the driver with snapshots without a registry
-	@hack/setup.sh release
-	@hack/bundle.sh $(ARCHES)
+	@hack/build/setup.sh release
+	@hack/release/bundle.sh $(ARCHES)
 
 manifests: ## render the chart with every preset into deploy/install, for kubectl; needs only Go
-	@hack/setup.sh manifests
-	@hack/manifests.sh write
+	@hack/build/setup.sh manifests
+	@hack/build/manifests.sh write
 
 e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only; K8S=1.34, 1.35, 1.36 or 1.37
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh scenarios
 
 picture: ## record the picture of README.md on such a cluster
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@PICTURE="$(CURDIR)/docs/quick-start.svg" e2e/run.sh scenarios -test.run "TestKubernetes/the_README's_quick_start"
 
 e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster; K8S as for e2e
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh conformance
 
 e2e-release: ## build a release twice, publish it in the registry of such a cluster, and install it from there
 	@e2e/check.sh
-	@hack/setup.sh e2e
-	@hack/setup.sh release
+	@hack/build/setup.sh e2e
+	@hack/build/setup.sh release
 	@e2e/run.sh release
 
 e2e-upgrade: ## upgrade from the previous version on such a cluster, roll back, and upgrade again
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh upgrade
 
 e2e-startup: ## measure the time from claim to Running on such a cluster, and write benches/results
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh startup
 
 e2e-scale: ## measure what a cluster of 200 and 1,000 nodes pays, with up to 100,000 volumes, and write benches/results
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh scale
 
 e2e-databases: ## run PostgreSQL, its backups and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh databases
 
 e2e-migration: ## move workloads of local-path-provisioner and others to the driver, and back, on such a cluster
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh migration
 
 e2e-monitoring: ## fire and clear each alert on such a cluster, with Prometheus and its operator
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh monitoring
 
 e2e-machine: ## join an emulated machine with systemd to such a cluster, pull its disk and cut its power; REGISTRAR=PROGRAM takes the stock registrar
 	@e2e/check.sh
-	@hack/setup.sh e2e
-	@hack/setup.sh guest
+	@hack/build/setup.sh e2e
+	@hack/build/setup.sh guest
 	@e2e/run.sh machine
 
 e2e-fleet: ## run rootcellar-fleet between the stock sidecars, and meet its races, on a control plane with three nodes without kubelets
 	@e2e/check.sh
-	@hack/setup.sh e2e
+	@hack/build/setup.sh e2e
 	@e2e/run.sh fleet
 
 guest: ## build Debian guests with Linux 6.1, 6.12, 7.3, 6.12 for arm64 and 6.12 with SELinux for the next two, which reuse them
-	@hack/setup.sh guest
-	@hack/guest/build.sh 6.1 6.12 6.12-arm64 6.12-selinux 7.3
+	@hack/build/setup.sh guest
+	@hack/test/guest/build.sh 6.1 6.12 6.12-arm64 6.12-selinux 7.3
 
 test-kernels: setup ## run the demo, csi-sanity, the tests of quota, replay, power-off, udev and SELinux on these kernels, and write docs/compatibility.md
-	@hack/setup.sh guest
-	@hack/guest/kernels.sh $(KERNEL)
+	@hack/build/setup.sh guest
+	@hack/test/guest/kernels.sh $(KERNEL)
 
 test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times, then lose writes of every operation in user-mode-linux
-	@hack/setup.sh guest
-	@hack/guest/power-cuts.sh $(CUTS)
-	@hack/uml-replay.sh
+	@hack/build/setup.sh guest
+	@hack/test/guest/power-cuts.sh $(CUTS)
+	@hack/test/uml-replay.sh
 
 clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean

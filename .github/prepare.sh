@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prepares the container of a workflow's job: git reads the checkout, which another user owns, and rustup is installed.
-# hack/setup.sh installs the rest.
+# hack/build/setup.sh installs the rest.
 #
 # Needs: root, curl and git; x86_64.
 # Env:   GITHUB_WORKSPACE  the checkout

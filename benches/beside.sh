@@ -22,7 +22,7 @@ measure "$program" "$@"
 # Only the guest enforces sizes on every machine. Its system calls take several times as long on changing CPUs.
 if [ "$bench" = imports ]; then
     cpu=$(taskset -cp $$ | sed 's/.*[^0-9]//')
-    measure taskset -c "$cpu" hack/uml.sh -w "$(dirname "$TABLE")" "$program"
+    measure taskset -c "$cpu" hack/test/uml.sh -w "$(dirname "$TABLE")" "$program"
 fi
 result "$bench" "benches/run.sh $bench${*:+ $*}" "ROUNDS=${ROUNDS:-5} SCALE=${SCALE:-100}, least times" <"$TABLE"
 benches/summary.sh

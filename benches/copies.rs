@@ -4,7 +4,7 @@
 //! is shared.
 //!
 //! Usage: cargo bench --bench copies [-- FILESYSTEM...], as root in a private mount namespace
-//! (hack/private-ns.sh as cargo's runner); benches/run.sh copies writes benches/results/copies.tsv.
+//! (hack/test/private-ns.sh as cargo's runner); benches/run.sh copies writes benches/results/copies.tsv.
 //!
 //! Env:   ROUNDS  repetitions of each measurement (default 5)
 //!        SCALE   percent of the tree's size (default 100)

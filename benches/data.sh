@@ -116,7 +116,7 @@ done
 cpu=$(taskset -cp $$ | sed 's/.*[^0-9]//')
 mkdir "$work/guest"
 # shellcheck disable=SC2086 # one word per filesystem
-[ -z "$guest" ] || UML_MEMORY=4G run taskset -c "$cpu" hack/uml.sh -w "$work/guest" \
+[ -z "$guest" ] || UML_MEMORY=4G run taskset -c "$cpu" hack/test/uml.sh -w "$work/guest" \
     benches/data.sh guest "$work/guest/results" $guest >&2
 cat "$work/guest/results" >>"$results" 2>/dev/null || :
 jq -rs "$median"'

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The inner part of run.sh enforcement. Compares a btrfs without quota and one with simple quota. With simple quota it
 # then measures calls with many volumes and snapshots present, and the CPU time of the driver after the volumes are
-# deleted. In the guest of hack/uml.sh it measures the space that quota ids leave on an XFS. Writes enforcement.tsv,
+# deleted. In the guest of hack/test/uml.sh it measures the space that quota ids leave on an XFS. Writes enforcement.tsv,
 # snapshots.tsv and deletions.tsv.
 #
 # Env: LOAD, FLOOR, IDS, ROOTCELLAR as run.sh sets them; BENCH_DIR, RESULTS, PAGE, ROUNDS, MEASURE
@@ -38,7 +38,7 @@ waiting() { # HOW-MANY
 
 echo "bench: quota ids on xfs" >&2
 # shellcheck disable=SC2016 # for the inner shell
-run hack/uml.sh sh -euc '
+run hack/test/uml.sh sh -euc '
     truncate -s 1G "$TMPDIR/image"
     mkfs.xfs -q "$TMPDIR/image"
     mkdir "$TMPDIR/xfs"

@@ -2,7 +2,7 @@
 //! appended blocks, and sequential writes. Then publishes many images at the same time.
 //!
 //! Usage: cargo bench --bench images [-- FILESYSTEM...], as root in a private mount namespace
-//! (hack/private-ns.sh as cargo's runner); benches/run.sh images writes benches/results/images.tsv.
+//! (hack/test/private-ns.sh as cargo's runner); benches/run.sh images writes benches/results/images.tsv.
 //!
 //! Env:   ROUNDS  repetitions of each measurement (default 5)
 //!        MANY    the images that are published at the same time (default 200)

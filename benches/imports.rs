@@ -5,7 +5,7 @@
 //! those of a fake.
 //!
 //! Usage: cargo bench --bench imports, as root in a private mount namespace, or in a guest that has project
-//! quota (hack/uml.sh as cargo's runner); benches/run.sh imports does both and writes
+//! quota (hack/test/uml.sh as cargo's runner); benches/run.sh imports does both and writes
 //! benches/results/imports.tsv.
 //!
 //! Env:   FILES  the files in the directory (default 100000)

@@ -3,7 +3,7 @@
 //! comparison of the program is apart, because tar has none. The program alone copies a database of 10 GiB, once.
 //!
 //! Usage: cargo bench --bench moves [-- FILESYSTEM...], as root in a private mount namespace
-//! (hack/private-ns.sh as cargo's runner); benches/run.sh moves writes benches/results/moves.tsv.
+//! (hack/test/private-ns.sh as cargo's runner); benches/run.sh moves writes benches/results/moves.tsv.
 //!
 //! Env:   COPY    the program `rootcellar-copy`
 //!        ROUNDS  repetitions of each measurement (default 5)

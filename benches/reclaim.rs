@@ -3,7 +3,7 @@
 //! is empty. Also compares the time of `DeleteVolume` for an empty volume and for a full one.
 //!
 //! Usage: cargo bench --bench reclaim [-- FILESYSTEM...], as root in a private mount namespace
-//! (hack/private-ns.sh as cargo's runner); benches/run.sh reclaim writes benches/results/reclaim.tsv.
+//! (hack/test/private-ns.sh as cargo's runner); benches/run.sh reclaim writes benches/results/reclaim.tsv.
 //!
 //! Env:   ROUNDS  repetitions of each measurement (default 5)
 //!        SCALE   percent of the trees' size (default 100)

@@ -18,7 +18,7 @@
 #                            100 members without calls
 #        run.sh peers [NAME=COMMAND...]  measure other drivers and this one; peers.sh says what a command is
 #        run.sh steady       create and delete volumes for DURATION, and compare the first interval with the last
-# Needs: the parts of hack/setup.sh; root, for the mounts; for data, fio.
+# Needs: the parts of hack/build/setup.sh; root, for the mounts; for data, fio.
 # Env:   CARGO_TARGET_DIR  absolute
 #        BENCH_DIR         a directory of the root filesystem to work in, default: /var/tmp
 #        RESULTS           the directory of the tables, default: benches/results
@@ -36,16 +36,16 @@ tables:0 | enforcement:1 | ceiling:1 | imports:1 | sets:1 | steady:1 | compare:2
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 [ "$goal" != data ] || command -v fio >/dev/null || { echo "bench: install the Debian package fio" >&2 && exit 1; }
-hack/setup.sh
+hack/build/setup.sh
 if [ "$goal" = moves ]; then
-    hack/musl.sh
+    hack/build/musl.sh
     COPY=${CARGO_TARGET_DIR:-$PWD/target}/$(uname -m)-unknown-linux-musl/release/rootcellar-copy
     export COPY
 fi
 case $goal in
-reclaim | copies | moves | images | imports) exec hack/private-ns.sh benches/beside.sh "$@" ;;
+reclaim | copies | moves | images | imports) exec hack/test/private-ns.sh benches/beside.sh "$@" ;;
 esac
-hack/musl.sh
+hack/build/musl.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}
 programs=$(cargo build --locked --profile bench --bench load --bench floor --bench ids --message-format json-render-diagnostics)
 program() { echo "$programs" | jq -r --arg name "$1" 'select(.executable and .target.name == $name) | .executable'; }
@@ -59,10 +59,13 @@ if [ "$goal" = compare ]; then
     git archive "$revision" | tar -x -C "$sources"
     mkdir -p "$target/compare/target"
     ln -sfn "$target/tools" "$target/compare/target/tools"
-    CARGO_TARGET_DIR=$target/compare/target "$sources/hack/musl.sh"
+    # Before hack/build, the script was in hack itself.
+    scripts=$sources/hack/build
+    [ -d "$scripts" ] || scripts=$sources/hack
+    CARGO_TARGET_DIR=$target/compare/target "$scripts/musl.sh"
     export OTHER
 fi
 case $goal in
-peers | data) shift && exec hack/private-ns.sh "benches/$goal.sh" "$@" ;;
+peers | data) shift && exec hack/test/private-ns.sh "benches/$goal.sh" "$@" ;;
 esac
-exec hack/private-ns.sh "benches/$goal.sh"
+exec hack/test/private-ns.sh "benches/$goal.sh"

@@ -34,5 +34,5 @@ awk -F '\t' '
         printf "%d of %d targets hold.\n", held, targets
         if (missed != "") printf "\n| missed, in | on | figure | measured | target |\n|---|---|---|---|---|\n%s", missed
     }' "$results"/*.tsv >"$summary"
-hack/write-between.sh "${PAGE:-benches/README.md}" benches/summary.sh "$summary"
+hack/test/write-between.sh "${PAGE:-benches/README.md}" benches/summary.sh "$summary"
 cat "$summary"

@@ -26,4 +26,4 @@ set)
 ext4-prjquota) mkfs.ext4 -q -O quota,project -E quotatype=prjquota "$work/image" ;;
 *) "mkfs.${fs%-*}" -q "$work/image" ;;
 esac
-../hack/private-ns.sh ./against-server.sh "$fs" "$work"
+../hack/test/private-ns.sh ./against-server.sh "$fs" "$work"

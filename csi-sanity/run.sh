@@ -3,8 +3,9 @@
 #
 # Usage: run.sh [dir|ext4|ext4-image|ext4-block|xfs|set|btrfs|btrfs-squota|ext4-prjquota|xfs-prjquota]
 #        the filesystem of the pool: a directory in TMPDIR (default), a loop mount (with images, with block volumes), a set
-#        of two XFS loop mounts, a btrfs with simple quota, or a loop mount with project quota, in the guest of hack/uml.sh
-# Needs: go, curl, jq; root and the filesystem's mkfs for the loop mounts; the needs of hack/uml.sh for the guest.
+#        of two XFS loop mounts, a btrfs with simple quota, or a loop mount with project quota, in the guest of
+#        hack/test/uml.sh
+# Needs: go, curl, jq; root and the filesystem's mkfs for the loop mounts; the needs of hack/test/uml.sh for the guest.
 # Env:   ROOTCELLAR  the binary to test, default: the release build
 #        REPORTS     directory for logs and reports, default: below the build directory
 set -eu
@@ -18,6 +19,6 @@ mkdir -p "$REPORTS"
 
 ./build.sh
 case $fs in
-*-prjquota) exec ../hack/uml.sh -w "$REPORTS" ./on-disk.sh "$fs" ;;
+*-prjquota) exec ../hack/test/uml.sh -w "$REPORTS" ./on-disk.sh "$fs" ;;
 *) exec ./on-disk.sh "$fs" ;;
 esac

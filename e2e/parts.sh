@@ -44,7 +44,7 @@ build csi-provisioner -C provisioner build -ldflags '-s -w' -o "$PARTS/bin/" $pr
 snapshotter=github.com/kubernetes-csi/external-snapshotter
 build "csi-snapshotter and snapshot-controller" -C snapshotter build -ldflags '-s -w' -o "$PARTS/bin/" \
     $snapshotter/v8/cmd/csi-snapshotter $snapshotter/v8/cmd/snapshot-controller
-../hack/snapshot-controller.sh "$PARTS/snapshot-controller"
+../hack/release/snapshot-controller.sh "$PARTS/snapshot-controller"
 if [ "${1:-}" = fleet ]; then
     build csi-provisioner-6.3.0 -C provisioner-6.3.0 build -ldflags '-s -w' -o "$PARTS/bin/csi-provisioner-6.3.0" $provisioner
     exit

@@ -3,7 +3,7 @@
 # mkfs.xfs if that version's image has them. The chart and the values stay in the sources.
 #
 # Usage: previous.sh [check]   check only reports whether the clone has the commit
-# Needs: the needs of hack/musl.sh and hack/mkfs.sh, git, and bin/image of parts.sh.
+# Needs: the needs of hack/build/musl.sh and hack/build/mkfs.sh, git, and bin/image of parts.sh.
 # Env:   CARGO_TARGET_DIR  absolute
 #        PARTS             as parts.sh built it; the archive is images/previous.tar
 #        PREVIOUS          the directory for the sources. Its last part is the commit: cargo compares times, and every
@@ -24,10 +24,13 @@ tar -xf "$PREVIOUS.tar" -C "$PREVIOUS"
 mkdir -p "$target"
 ln -sfn "$CARGO_TARGET_DIR/tools" "$target/tools"
 export CARGO_TARGET_DIR="$target"
-"$PREVIOUS/hack/musl.sh"
+# Before hack/build, the scripts were in hack itself.
+scripts=$PREVIOUS/hack/build
+[ -d "$scripts" ] || scripts=$PREVIOUS/hack
+"$scripts/musl.sh"
 set -- "$target/$(uname -m)-unknown-linux-musl/release/rootcellar=/rootcellar"
-if [ -e "$PREVIOUS/hack/mkfs.sh" ]; then
-    "$PREVIOUS/hack/mkfs.sh"
+if [ -e "$scripts/mkfs.sh" ]; then
+    "$scripts/mkfs.sh"
     set -- "$@" "$target/mkfs/$(dpkg --print-architecture)=/"
 fi
 "$PARTS/bin/image" "$PARTS/images/previous.tar" localhost/rootcellar:previous /rootcellar "$@"

@@ -4,7 +4,7 @@
 #
 # Usage: release.sh COMMAND [argument...]   it finds DIST set
 # Env:   RUN PARTS  as in cluster.sh
-#        CARGO_TARGET_DIR  absolute, with the tools of hack/setup.sh release
+#        CARGO_TARGET_DIR  absolute, with the tools of hack/build/setup.sh release
 set -eu
 cd "$(dirname "$0")/.."
 export CARGO_NET_OFFLINE=true GOPROXY=off

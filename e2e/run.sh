@@ -13,8 +13,8 @@
 #        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd
 #        run.sh scale                                        measures the cost of many nodes and volumes, and writes the table
 #        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
-# Needs: the parts of check.sh and of hack/setup.sh e2e; for release, also those of hack/setup.sh release, and a checkout
-#        without changes.
+# Needs: the parts of check.sh and of hack/build/setup.sh e2e; for release, also those of hack/build/setup.sh release, and a
+#        checkout without changes.
 # Env:   CARGO_TARGET_DIR  absolute
 #        K8S               the minor version of Kubernetes, such as 1.35; scenarios and conformance without arguments then
 #                          write their result into docs/compatibility.md, and machine without arguments; default: the
@@ -37,7 +37,7 @@ if [ -z "${E2E_PDEATHSIG:-}" ]; then
     E2E_PDEATHSIG=1 exec setpriv --pdeathsig KILL "$0" "$@"
 fi
 cd "$(dirname "$0")/.."
-. hack/minutes.sh
+. hack/test/minutes.sh
 what=${1:-}
 case $what in
 parts | scenarios | conformance | release | upgrade | startup | databases | migration | monitoring | machine | scale | fleet) shift ;;
@@ -51,7 +51,7 @@ export CARGO_TARGET_DIR="$target" PARTS="$target/e2e${K8S:+-$K8S}" E2E="$PWD/e2e
 export RUN="$PARTS/$what"
 e2e/check.sh
 [ "$what" != machine ] || [ -c /dev/net/tun ] || { echo "e2e: needs /dev/net/tun, for the network card of the machine" >&2 && exit 1; }
-COMMIT=$(hack/record.sh commit)
+COMMIT=$(hack/test/record.sh commit)
 export COMMIT
 commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/previous)}
 PREVIOUS=$target/previous/$(git rev-parse --quiet --verify "$commit^{commit}" || echo "$commit")
@@ -82,14 +82,14 @@ case $what in fleet | scale) kubelets='' ;; *) kubelets=1 ;; esac
 if [ -z "$kubelets" ]; then
     step binaries contained cargo build --locked --bin rootcellar --bin rootcellar-fleet --workspace
 else
-    step image contained hack/image.sh "$arch"
+    step image contained hack/build/image.sh "$arch"
 fi
 if [ "$what" = parts ]; then
     step parts contained e2e/parts.sh conformance
     exit
 fi
 step parts contained e2e/parts.sh "$([ -z "$kubelets" ] && echo fleet || echo "$what")"
-step manifests contained hack/manifests.sh check "$PARTS/install"
+step manifests contained hack/build/manifests.sh check "$PARTS/install"
 if [ -n "$kubelets" ]; then
     for name in rootcellar rootcellar-fleet; do
         cp "$target/image/$name-$(sed -n "s/^version: //p" deploy/chart/Chart.yaml)-$arch.tar" "$PARTS/new.tar"
@@ -136,7 +136,7 @@ if [ "$what" = release ]; then
     [ -z "$(git status --porcelain)" ] || { echo "e2e: a release is built from a commit; commit or remove the changes first" >&2 && exit 1; }
     # The cluster has no Internet.
     step crates contained cargo fetch --locked
-    step packages contained hack/mkfs.sh amd64 arm64
+    step packages contained hack/build/mkfs.sh amd64 arm64
 fi
 exec 9>&-
 case $what in
@@ -191,7 +191,7 @@ startup)
     ;;
 machine)
     export NODES='' MACHINES=1 SLOWER=4
-    step guest contained hack/guest/build.sh 6.12
+    step guest contained hack/test/guest/build.sh 6.12
     step machine cluster e2e/machine/run.sh scenarios -test.timeout 170m -test.run TestMachine "$@"
     ;;
 monitoring) step monitoring cluster scenarios -test.timeout 40m -test.run TestMonitoring "$@" ;;
@@ -244,9 +244,9 @@ fi
 # The report of CI repeats at its end why scenarios failed, because its log may be cut.
 grep -E '^FAILED |^ +[a-z_]+_test\.go:[0-9]+: ' "$log" | grep -v 'what was there, also in' |
     cut -c -400 | tail -n 40 | sed 's/^/    | /' >>"${STEPS:-/dev/null}"
-result=$(awk -v status="$status" -f hack/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
+result=$(awk -v status="$status" -f hack/test/count.awk "$log" | sed 's/\(.*\) \(.*\) \(.*\)/\1 passed, \2 failed, \3 skipped/')
 record() { # TESTS
-    hack/record.sh e2e/run.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //') | $1" "$result"
+    hack/test/record.sh e2e/run.sh "$("$PARTS/bin/kubelet" --version | sed 's/.* //') | $1" "$result"
 }
 case $what in
 scenarios | conformance) [ -z "${K8S:-}" ] || [ $# -gt 0 ] || [ -n "${SUITES:-}${SPEC:-}" ] || record "$what" ;;

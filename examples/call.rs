@@ -1,4 +1,4 @@
-//! Makes one call to a running driver, for hack/guest/selinux.sh.
+//! Makes one call to a running driver, for hack/test/guest/selinux.sh.
 //!
 //! ```text
 //! call SOCKET create NAME SOURCE [KEY=VALUE...]

@@ -1,7 +1,7 @@
 //! rootcellar: a CSI driver for volumes on a node's own disks, as directories or images.
 //!
 //! A module imports modules of the lines below its own, and of its own line those to its right
-//! (`hack/check-imports.sh`):
+//! (`hack/lint/check-imports.sh`):
 //!
 //! ```text
 //! cli, server, http              the command line; the server and its pages

@@ -14,4 +14,4 @@ done
 rm -f "$machine/pid"
 export TMPDIR="$machine"
 # shellcheck disable=SC2086 # words
-GUEST_TIMEOUT=14400 exec hack/guest/run.sh 6.12 -r "$machine/root.now" $disks -n tap1 -m "$machine/monitor" -p "$machine/pid"
+GUEST_TIMEOUT=14400 exec hack/test/guest/run.sh 6.12 -r "$machine/root.now" $disks -n tap1 -m "$machine/monitor" -p "$machine/pid"

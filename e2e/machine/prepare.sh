@@ -1,5 +1,5 @@
 #!/bin/sh
-# In a guest of hack/guest/run.sh: makes its root that of a node, as kubeadm and Debian's packages leave it: containerd
+# In a guest of hack/test/guest/run.sh: makes its root that of a node, as kubeadm and Debian's packages leave it: containerd
 # with systemd's cgroups, kubelet as a service, the images, and sshd for the scenarios. Starts nothing.
 #
 # Env: RUN KUBECONFIG PARTS  as in cluster.sh; NODE, ADDRESS and NUMBER of the node

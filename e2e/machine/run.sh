@@ -25,7 +25,7 @@ qemu-img create -q -f qcow2 -b "$RUN/machine/base" -F raw "$RUN/machine/root" 16
 for disk in 1 2 3 4; do qemu-img create -q -f qcow2 "$RUN/machine/disk$disk" 2G; done
 begin=$(date +%s)
 TMPDIR="$RUN/machine" NODE=node1 ADDRESS=172.30.0.11 NUMBER=1 GUEST_TIMEOUT=2400 \
-    hack/guest/run.sh 6.12 -r "$RUN/machine/root" e2e/machine/prepare.sh >"$RUN/log/prepare" 2>&1 || {
+    hack/test/guest/run.sh 6.12 -r "$RUN/machine/root" e2e/machine/prepare.sh >"$RUN/log/prepare" 2>&1 || {
     tail -n 20 "$RUN/log/prepare" >&2
     exit 1
 }

@@ -70,7 +70,7 @@ func TestDisruption(t *testing.T) {
 
 // TestPromises compares the lists of scenarios with those that prove promises.
 func TestPromises(t *testing.T) {
-	text, err := exec.Command(filepath.Join(root, "hack/test-index.sh")).Output()
+	text, err := exec.Command(filepath.Join(root, "hack/test/test-index.sh")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

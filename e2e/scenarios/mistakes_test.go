@@ -51,7 +51,7 @@ var withoutCRDs = []mistake{
 }
 
 // mistakes lists all others, and one is missing: a denial by SELinux needs a machine with SELinux, as those of
-// hack/guest/selinux.sh.
+// hack/test/guest/selinux.sh.
 var mistakes = slices.Concat(inClasses, inClaims, inSnapshots, inUse, inPools, inInstallations)
 
 // inClasses has StorageClasses by hand; the chart refuses the same values, as in inInstallations.

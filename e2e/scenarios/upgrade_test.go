@@ -131,8 +131,8 @@ func backAndForth(s *scenario) {
 	s.must(err)
 	s.driverReady()
 	s.runsPrevious(true)
-	// An image of the driver without these programs serves no images.
-	_, err = os.Stat(filepath.Join(os.Getenv("PREVIOUS"), "hack/mkfs.sh"))
+	// It lists the programs in the image that format images. Without them, the driver serves none.
+	_, err = os.Stat(filepath.Join(os.Getenv("PREVIOUS"), "THIRD-PARTY.txt"))
 	hasImages := err == nil
 	_, err = s.inDriver(node1, "volume", "move", "--help")
 	hasMoves := err == nil

@@ -1,4 +1,4 @@
-// The tools of hack/release.sh and hack/publish.sh; nothing here is linked into the driver.
+// The tools of hack/release/release.sh and hack/release/publish.sh; nothing here is linked into the driver.
 module rootcellar.dev/hack/release
 
 go 1.26.0

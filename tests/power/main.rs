@@ -1,6 +1,6 @@
 //! Runs one operation on a pool on a disk of the machine and cuts the machine's power as soon as
-//! the reply has arrived; or inspects such a disk afterwards. hack/uml-poweroff.sh runs it. Or runs
-//! databases on such a disk until somebody else cuts the power, for hack/guest/power-cuts.sh.
+//! the reply has arrived; or inspects such a disk afterwards. hack/test/uml-poweroff.sh runs it. Or runs
+//! databases on such a disk until somebody else cuts the power, for hack/test/guest/power-cuts.sh.
 //!
 //! Usage: power act|check OPERATION FILESYSTEM DEVICE
 //!        power databases write|full|end FILESYSTEM DEVICE UNFLUSHED [NAME=NUMBER...]

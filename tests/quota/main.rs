@@ -1,4 +1,4 @@
-//! Tests of project quota. They need a kernel that has it, such as the one of hack/uml.sh.
+//! Tests of project quota. They need a kernel that has it, such as the one of hack/test/uml.sh.
 #![allow(unreachable_pub, missing_debug_implementations)]
 // A test fails by a panic.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -7,7 +7,7 @@
 //! `PersistentVolume` and does not see that a snapshot becomes ready. No stock sidecar reads the topology of snapshots,
 //! and its part of the scheduler is out of tree.
 
-//! A module imports modules of the lines below its own (`hack/check-imports.sh`):
+//! A module imports modules of the lines below its own (`hack/lint/check-imports.sh`):
 //!
 //! ```text
 //! main

@@ -5,7 +5,7 @@
 //! workspace is in [`sys`]; the other crates forbid it.
 //!
 //! A module imports modules of the lines below its own, and of its own line those to its right
-//! (`hack/check-imports.sh`):
+//! (`hack/lint/check-imports.sh`):
 //!
 //! ```text
 //! tree, mount, image, quota      trees of pods, mounts, images, limits of the kernel

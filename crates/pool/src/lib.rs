@@ -3,7 +3,7 @@
 //! A pool is open or unavailable. While it is open, [`Disk`] has its descriptors. A pool that becomes
 //! unavailable closes them all, and is inspected again every few seconds.
 //!
-//! A module imports those below it, and no files import each other in a circle (`hack/check-imports.sh`):
+//! A module imports those below it, and no files import each other in a circle (`hack/lint/check-imports.sh`):
 //!
 //! ```text
 //! view      the one picture of a pool, from memory, for pages, metrics and health

@@ -56,7 +56,7 @@ pub fn log_writes() -> Option<String> {
         let targets = Command::new("dmsetup").arg("targets").output().ok();
         let has = targets
             .is_some_and(|targets| String::from_utf8_lossy(&targets.stdout).contains("log-writes"));
-        (!has).then(|| "no dm-log-writes; run hack/uml-replay.sh".into())
+        (!has).then(|| "no dm-log-writes; run hack/test/uml-replay.sh".into())
     })
 }
 
@@ -64,7 +64,7 @@ pub fn log_writes() -> Option<String> {
 pub fn own_time() -> Option<String> {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let is_guest = processor.contains("User Mode Linux");
-    (!is_guest).then(|| "it sets the system time; run by hack/uml.sh".into())
+    (!is_guest).then(|| "it sets the system time; run by hack/test/uml.sh".into())
 }
 
 /// A kernel that mounts filesystems with project quota.
@@ -80,7 +80,9 @@ pub fn project_quota() -> Option<String> {
                     !disk.can_be_mounted(&disk.format(&image, &node.path(name)))
                 };
                 let name = { ENFORCING.into_iter() }.find(fails)?.name;
-                Some(format!("this kernel mounts no {name}; run by hack/uml.sh"))
+                Some(format!(
+                    "this kernel mounts no {name}; run by hack/test/uml.sh"
+                ))
             })
         })
         .clone()

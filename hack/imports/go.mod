@@ -1,4 +1,0 @@
-// The check of the imports between the driver's files.
-module rootcellar.dev/hack/imports
-
-go 1.26.0
