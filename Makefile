@@ -76,64 +76,64 @@ manifests: ## render the chart with every preset into deploy/install, for kubect
 	@hack/build/manifests.sh write
 
 e2e: ## run the manifests on a real Kubernetes of two nodes, which exists for this run only; K8S=1.34, 1.35, 1.36 or 1.37
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh scenarios
 
 picture: ## record the picture of README.md on such a cluster
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@PICTURE="$(CURDIR)/docs/quick-start.svg" e2e/run.sh scenarios -test.run "TestKubernetes/the_README's_quick_start"
 
 e2e-conformance: ## run Kubernetes' own suites for storage drivers, on such a cluster; K8S as for e2e
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh conformance
 
 e2e-release: ## build a release twice, publish it in the registry of such a cluster, and install it from there
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@hack/build/setup.sh release
 	@e2e/run.sh release
 
 e2e-upgrade: ## upgrade from the previous version on such a cluster, roll back, and upgrade again
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh upgrade
 
 e2e-startup: ## measure the time from claim to Running on such a cluster, and write benches/results
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh startup
 
 e2e-scale: ## measure what a cluster of 200 and 1,000 nodes pays, with up to 100,000 volumes, and write benches/results
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh scale
 
 e2e-databases: ## run PostgreSQL, its backups and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh databases
 
 e2e-migration: ## move workloads of local-path-provisioner and others to the driver, and back, on such a cluster
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh migration
 
 e2e-monitoring: ## fire and clear each alert on such a cluster, with Prometheus and its operator
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh monitoring
 
 e2e-machine: ## join an emulated machine with systemd to such a cluster, pull its disk and cut its power; REGISTRAR=PROGRAM takes the stock registrar
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@hack/build/setup.sh guest
 	@e2e/run.sh machine
 
 e2e-fleet: ## run rootcellar-fleet between the stock sidecars, and meet its races, on a control plane with three nodes without kubelets
-	@e2e/check.sh
+	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh fleet
 

@@ -13,15 +13,15 @@
 #        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd
 #        run.sh scale                                        measures the cost of many nodes and volumes, and writes the table
 #        run.sh fleet [argument of the test binary...]       rootcellar-fleet between the stock sidecars, on nodes without kubelets
-# Needs: the parts of check.sh and of hack/build/setup.sh e2e; for release, also those of hack/build/setup.sh release, and a
+# Needs: the parts of cluster/check.sh and of hack/build/setup.sh e2e; for release, also those of hack/build/setup.sh release, and a
 #        checkout without changes.
 # Env:   CARGO_TARGET_DIR  absolute
 #        K8S               the minor version of Kubernetes, such as 1.35; scenarios and conformance without arguments then
 #                          write their result into docs/compatibility.md, and machine without arguments; default: the
 #                          version of go.mod
-#        REGISTRAR         see parts.sh
-#        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in the file previous
-#        SUITES, SPEC      of conformance: a part of it, see conformance/run.sh
+#        REGISTRAR         see cluster/parts.sh
+#        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in cluster/previous
+#        SUITES, SPEC      of conformance: a part of it, see suites/conformance/run.sh
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
 #        PODS, ROUNDS, RESULTS   of startup: how many pods start at once, default: 50; how often, default: 2; the directory
@@ -49,14 +49,14 @@ esac
 target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target" PARTS="$target/e2e${K8S:+-$K8S}" E2E="$PWD/e2e"
 export RUN="$PARTS/$what"
-e2e/check.sh
+e2e/cluster/check.sh
 [ "$what" != machine ] || [ -c /dev/net/tun ] || { echo "e2e: needs /dev/net/tun, for the network card of the machine" >&2 && exit 1; }
 COMMIT=$(hack/test/record.sh commit)
 export COMMIT
-commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/previous)}
+commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/cluster/previous)}
 PREVIOUS=$target/previous/$(git rev-parse --quiet --verify "$commit^{commit}" || echo "$commit")
 export PREVIOUS
-[ "$what" != upgrade ] || e2e/previous.sh check
+[ "$what" != upgrade ] || e2e/cluster/previous.sh check
 mkdir -p "$PARTS/images"
 exec 7>"$RUN.lock"
 flock -n 7 || { echo "e2e: another run is at work in $RUN; wait for it or end it" >&2 && exit 1; }
@@ -85,10 +85,10 @@ else
     step image contained hack/build/image.sh "$arch"
 fi
 if [ "$what" = parts ]; then
-    step parts contained e2e/parts.sh conformance
+    step parts contained e2e/cluster/parts.sh conformance
     exit
 fi
-step parts contained e2e/parts.sh "$([ -z "$kubelets" ] && echo fleet || echo "$what")"
+step parts contained e2e/cluster/parts.sh "$([ -z "$kubelets" ] && echo fleet || echo "$what")"
 step manifests contained hack/build/manifests.sh check "$PARTS/install"
 if [ -n "$kubelets" ]; then
     for name in rootcellar rootcellar-fleet; do
@@ -99,7 +99,7 @@ fi
 IMAGES="pause busybox agnhost rootcellar fleet provisioner snapshotter snapshot-controller resizer registrar"
 case $what in
 upgrade)
-    step previous contained e2e/previous.sh
+    step previous contained e2e/cluster/previous.sh
     IMAGES="$IMAGES previous"
     ;;
 databases) IMAGES="$IMAGES debian" ;;
@@ -109,7 +109,7 @@ monitoring) IMAGES="$IMAGES prometheus prometheus-operator prometheus-config-rel
 release) IMAGES="pause busybox agnhost" ;;
 esac
 export IMAGES
-export PATH="$target/tools:$PATH" NODE_SETUP="$E2E/disks.sh"
+export PATH="$target/tools:$PATH" NODE_SETUP="$E2E/cluster/disks.sh"
 
 log=$PARTS/$what.log status=0 clusters=0
 rm -f "$log.pipe"
@@ -119,18 +119,18 @@ exec 3>"$log.pipe"
 # shellcheck disable=SC2317 # step calls it
 cluster() { # COMMAND [argument...]
     clusters=$((clusters + 1))
-    setpriv --pdeathsig KILL e2e/cluster.sh "$@" >&3 2>&1 3>&- 7>&- || status=$?
+    setpriv --pdeathsig KILL e2e/cluster/cluster.sh "$@" >&3 2>&1 3>&- 7>&- || status=$?
 }
 # shellcheck disable=SC2317 # step calls it
 wait_for() { # PID
     wait "$1" || status=$?
 }
 if [ -z "$kubelets" ]; then
-    step vet contained go -C e2e vet -trimpath ./fleet
-    step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/fleet" ./fleet
+    step vet contained go -C e2e vet -trimpath ./suites/fleet
+    step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/fleet" ./suites/fleet
 elif [ "$what" != conformance ]; then
-    step vet contained go -C e2e vet -trimpath ./scenarios ./registrar
-    step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./scenarios
+    step vet contained go -C e2e vet -trimpath ./suites/scenarios ./modules/registrar
+    step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./suites/scenarios
 fi
 if [ "$what" = release ]; then
     [ -z "$(git status --porcelain)" ] || { echo "e2e: a release is built from a commit; commit or remove the changes first" >&2 && exit 1; }
@@ -140,11 +140,11 @@ if [ "$what" = release ]; then
 fi
 exec 9>&-
 case $what in
-conformance) step suites cluster e2e/conformance/run.sh "$@" ;;
-release) step release cluster e2e/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
+conformance) step suites cluster e2e/suites/conformance/run.sh "$@" ;;
+release) step release cluster e2e/suites/release.sh scenarios -test.timeout 40m -test.run TestRelease "$@" ;;
 upgrade) step upgrade cluster scenarios -test.timeout 60m -test.run TestUpgrade "$@" ;;
 migration)
-    export NODE_SETUP="$E2E/migration/disks.sh"
+    export NODE_SETUP="$E2E/suites/migration/disks.sh"
     step migration cluster scenarios -test.timeout 60m -test.run TestMigration "$@"
     ;;
 fleet | scale)
@@ -164,7 +164,7 @@ fleet | scale)
     fi
     ;;
 startup)
-    export SLOWER=4 AUDIT="$E2E/audit.yaml" MAX_PODS=$((${PODS:-50} / 2 + 20))
+    export SLOWER=4 AUDIT="$E2E/cluster/audit.yaml" MAX_PODS=$((${PODS:-50} / 2 + 20))
     [ "$MAX_PODS" -gt 110 ] || MAX_PODS=110
     tables="startup startup-steps startup-requests startup-calls"
     for table in $tables; do : >"$PARTS/$table.rows"; done
@@ -192,7 +192,7 @@ startup)
 machine)
     export NODES='' MACHINES=1 SLOWER=4
     step guest contained hack/test/guest/build.sh 6.12
-    step machine cluster e2e/machine/run.sh scenarios -test.timeout 170m -test.run TestMachine "$@"
+    step machine cluster e2e/suites/machine/run.sh scenarios -test.timeout 170m -test.run TestMachine "$@"
     ;;
 monitoring) step monitoring cluster scenarios -test.timeout 40m -test.run TestMonitoring "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;
@@ -204,7 +204,7 @@ scenarios)
     else
         # Two clusters side by side, and scenarios side by side in the first, because pods wait most of the time.
         clusters=1
-        RUN="$PARTS/disruption" setpriv --pdeathsig KILL e2e/cluster.sh scenarios -test.timeout 40m -test.run TestDisruption \
+        RUN="$PARTS/disruption" setpriv --pdeathsig KILL e2e/cluster/cluster.sh scenarios -test.timeout 40m -test.run TestDisruption \
             >&3 2>&1 3>&- 7>&- &
         disruption=$!
         step scenarios cluster scenarios -test.timeout 40m -test.parallel 4 -test.run 'TestPromises|TestKubernetes'

@@ -14,7 +14,7 @@ complain() {
 
 hack/test/test-index.sh >/dev/null || bad=1
 
-for page in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md e2e/*.md e2e/conformance/*.md deploy/chart/*.md; do
+for page in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md e2e/*.md e2e/suites/conformance/*.md deploy/chart/*.md; do
     links=$(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//')
     for link in $links; do
         case $link in *://*) continue ;; esac

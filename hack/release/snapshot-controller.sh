@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 to=$1
 from_module() { # MODULE DIRECTORY NAME
-    module=$(go -C e2e/snapshotter mod download -json "$1" | jq -er '.Dir // error(.Error)')
+    module=$(go -C e2e/modules/snapshotter mod download -json "$1" | jq -er '.Dir // error(.Error)')
     cp -R --no-preserve=mode "$module/$2" "$to/$3"
 }
 rm -rf "$to"

@@ -2,9 +2,9 @@
 # Prints the tests of each promise in docs/semantics.md, as Markdown.
 # A promise is a list entry or a table row of semantics.md that begins with its id in bold.
 # A test names its promises in the last line of its comment: `/// Proves: R4, R7.` in Rust, `// Proves: K2.` above a
-# scenario of e2e/scenarios or e2e/fleet, and `# Proves: D13.` in the header of a script in hack/test.
+# scenario of e2e/suites/scenarios or e2e/suites/fleet, and `# Proves: D13.` in the header of a script in hack/test.
 # Fails if a promise has no id or no test, if two promises have one id, or if a test proves an unknown id.
-# Each test of tests/suite, tests/quota, tests/replay, e2e/scenarios and e2e/fleet must prove a promise.
+# Each test of tests/suite, tests/quota, tests/replay, e2e/suites/scenarios and e2e/suites/fleet must prove a promise.
 #
 # Needs: nothing but a POSIX shell with awk, find and sort.
 set -eu
@@ -93,8 +93,8 @@ in_scripts() {
     in_rust tests/replay
     # A unit test need not prove a promise.
     for crate in src crates/*/src; do in_rust "$crate"; done | awk '!/^-\t/'
-    in_scenarios e2e/scenarios e2e
-    in_scenarios e2e/fleet e2e-fleet
+    in_scenarios e2e/suites/scenarios e2e
+    in_scenarios e2e/suites/fleet e2e-fleet
     in_scripts
 } | LC_ALL=C sort -t "$(printf '\t')" -k 2 >"$work/tests"
 

@@ -14,7 +14,7 @@ mirror=${DEBIAN_MIRROR:-http://deb.debian.org}/debian
 packages=systemd,systemd-sysv,udev,dbus,kmod,linux-image-amd64,initramfs-tools,zstd,procps,util-linux,mount,fdisk,dmsetup
 packages=$packages,xfsprogs,e2fsprogs,btrfs-progs,jq,curl
 most=f2fs-tools,lvm2,mdadm,postgresql,etcd-server
-# For the node of e2e/machine.
+# For the node of e2e/suites/machine.
 most=$most,containerd,runc,containernetworking-plugins,iproute2,openssh-server
 selinux='selinux-policy-default,policycoreutils'
 
