@@ -126,10 +126,10 @@ wait_for() { # PID
     wait "$1" || status=$?
 }
 if [ -z "$kubelets" ]; then
-    step vet contained go -C e2e vet -trimpath ./suites/fleet
+    step vet contained go -C e2e vet -trimpath ./suites/harness ./suites/fleet
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/fleet" ./suites/fleet
 elif [ "$what" != conformance ]; then
-    step vet contained go -C e2e vet -trimpath ./suites/scenarios ./modules/registrar
+    step vet contained go -C e2e vet -trimpath ./suites/harness ./suites/scenarios ./modules/registrar
     step build contained go -C e2e test -trimpath -c -o "$PARTS/bin/scenarios" ./suites/scenarios
 fi
 if [ "$what" = release ]; then

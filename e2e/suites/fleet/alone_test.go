@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // alone change nodes, or the controller itself.
@@ -46,8 +48,8 @@ func (s *scenario) removed(m *machine) {
 	s.Cleanup(func() {
 		m.stop()
 		s.forget(m)
-		_, _ = command(backgroundContext, "kubectl", "delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
+		_, _ = harness.Command(backgroundContext, "kubectl", "delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", harness.System, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 	})
 }
 
@@ -55,11 +57,11 @@ func (s *scenario) removed(m *machine) {
 // the next scenario.
 func (s *scenario) forget(m *machine) {
 	run := func(arguments ...string) {
-		_, _ = command(backgroundContext, "kubectl", append([]string{"--namespace", s.namespace}, arguments...)...)
+		_, _ = harness.Command(backgroundContext, "kubectl", append([]string{"--namespace", s.Namespace}, arguments...)...)
 	}
 	run("delete", "statefulsets", "--all")
 	run("delete", "pods", "--all", "--force", "--grace-period=0")
-	volumes, _ := client.CoreV1().PersistentVolumes().List(backgroundContext, metav1.ListOptions{})
+	volumes, _ := harness.Client.CoreV1().PersistentVolumes().List(backgroundContext, metav1.ListOptions{})
 	for _, volume := range volumes.Items {
 		if volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0] != m.value {
 			continue
@@ -83,8 +85,8 @@ func fullNode(s *scenario) {
 		name := fmt.Sprint("filler-", filled)
 		s.claim(name, "late", ofSize("48Mi"), naming(m.name))
 		refused := false
-		s.eventually("the filler is bound or refused", patience, func() string {
-			claim := s.theClaim(name)
+		s.Eventually("the filler is bound or refused", harness.Patience, func() string {
+			claim := s.TheClaim(name)
 			refused = strings.Contains(s.said("PersistentVolumeClaim", name), "ResourceExhausted")
 			if claim.Status.Phase != corev1.ClaimBound && !refused {
 				return string(claim.Status.Phase)
@@ -92,7 +94,7 @@ func fullNode(s *scenario) {
 			return ""
 		})
 		if refused {
-			s.kubectl("delete", "pvc", name)
+			s.Kubectl("delete", "pvc", name)
 			break
 		}
 	}
@@ -106,7 +108,7 @@ func fullNode(s *scenario) {
 	for name := range copies {
 		s.event("PersistentVolumeClaim", name, "NoRoomOnNode")
 	}
-	s.always("no claim has a volume", 40*time.Second, func() string { return s.pending("restored") + s.pending("cloned") })
+	s.Always("no claim has a volume", 40*time.Second, func() string { return s.pending("restored") + s.pending("cloned") })
 	for name := range copies {
 		found := s.patches(name)
 		if len(found) > 6 {
@@ -119,7 +121,7 @@ func fullNode(s *scenario) {
 		}
 	}
 	for i := range filled {
-		s.kubectl("delete", "pvc", fmt.Sprint("filler-", i))
+		s.Kubectl("delete", "pvc", fmt.Sprint("filler-", i))
 	}
 	for name := range copies {
 		s.bound(name, m)
@@ -131,16 +133,16 @@ func cordonedNode(s *scenario) {
 	m := s.extra("cordoned", "400M")
 	s.source("source", m)
 	s.take("taken", "source")
-	s.kubectl("cordon", m.name)
+	s.Kubectl("cordon", m.name)
 	for name, copy := range copies {
 		s.claim(name, "late", copy)
 		s.pod(name, []string{name})
 	}
 	for name := range copies {
 		s.bound(name, m)
-		s.always("the pod has no node", 3*time.Second, func() string { return s.nodeOf(name) })
+		s.Always("the pod has no node", 3*time.Second, func() string { return s.nodeOf(name) })
 	}
-	s.kubectl("uncordon", m.name)
+	s.Kubectl("uncordon", m.name)
 	for name := range copies {
 		s.scheduled(name, m)
 	}
@@ -155,9 +157,9 @@ func driverDown(s *scenario) {
 	for name, copy := range copies {
 		s.claim(name, "late", copy)
 		s.pod(name, []string{name})
-		s.names(name, m.name, patience)
+		s.names(name, m.name, harness.Patience)
 	}
-	s.always("the claims wait", 5*time.Second, func() string { return s.pending("restored") + s.pending("cloned") })
+	s.Always("the claims wait", 5*time.Second, func() string { return s.pending("restored") + s.pending("cloned") })
 	m.startDriver()
 	m.startProvisioner()
 	m.startSnapshotter()
@@ -184,7 +186,7 @@ func goneNode(s *scenario) {
 		s.event("PersistentVolumeClaim", name, "SourceNodeGone")
 	}
 	s.event("VolumeSnapshotContent", later, "SourceNodeGone")
-	s.always("nothing is written", 12*time.Second, func() string {
+	s.Always("nothing is written", 12*time.Second, func() string {
 		if found := labels(later); len(found) > 0 {
 			return listing(found)
 		}
@@ -206,19 +208,19 @@ func goneNode(s *scenario) {
 func falseLabel(s *scenario) {
 	s.sources()
 	for _, name := range []string{"a-label", "z-label"} {
-		s.apply(fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {%s: %s}}}", name, topologyKey, rig.node1.name))
+		s.Apply(fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {%s: %s}}}", name, harness.TopologyKey, rig.node1.name), "--server-side")
 	}
 	remove := func() {
-		_, _ = command(backgroundContext, "kubectl", "delete", "node", "a-label", "z-label", "--ignore-not-found")
+		_, _ = harness.Command(backgroundContext, "kubectl", "delete", "node", "a-label", "z-label", "--ignore-not-found")
 	}
 	s.Cleanup(remove)
 	content := s.handed("later", s.handleOf(s.contentOf("taken")), "Retain")
 	for name, copy := range copies {
 		s.claim(name, "late", copy)
 	}
-	s.always("no claim and no content names a false node", 15*time.Second, func() string {
+	s.Always("no claim and no content names a false node", 15*time.Second, func() string {
 		for name := range copies {
-			if got := s.theClaim(name).Annotations[selected]; got != "" && got != rig.node1.name {
+			if got := s.TheClaim(name).Annotations[selected]; got != "" && got != rig.node1.name {
 				return name + " names " + got
 			}
 		}
@@ -242,8 +244,8 @@ func twoNodes(s *scenario) {
 	volume := s.source("source", m)
 	handle := s.handleOf(s.take("taken", "source"))
 	parts := strings.Split(volume.Spec.CSI.VolumeHandle, "-")
-	other := s.namespace + "-other"
-	s.apply(fmt.Sprintf(`
+	other := s.Namespace + "-other"
+	s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: %q}
@@ -254,8 +256,10 @@ spec:
   storageClassName: none
   csi: {driver: %q, volumeHandle: "v1-%s-%s"}
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: %s, operator: In, values: [%s]}]}]}}
-`, other, driver, parts[1], strings.Repeat("0123456789abcdef", 2), topologyKey, rig.node2.value))
-	remove := func() { _, _ = command(backgroundContext, "kubectl", "delete", "pv", other, "--ignore-not-found") }
+`, other, harness.Driver, parts[1], strings.Repeat("0123456789abcdef", 2), harness.TopologyKey, rig.node2.value), "--server-side")
+	remove := func() {
+		_, _ = harness.Command(backgroundContext, "kubectl", "delete", "pv", other, "--ignore-not-found")
+	}
 	s.Cleanup(remove)
 	// The controller learns of the volume by a watch of its own.
 	probe := s.handed("probe", handle, "Retain")
@@ -266,12 +270,12 @@ spec:
 		s.bound(name, m)
 	}
 	content := s.contentOf("taken")
-	s.kubectl("label", "volumesnapshotcontent", content, managedBy+"-")
+	s.Kubectl("label", "volumesnapshotcontent", content, managedBy+"-")
 	s.event("VolumeSnapshotContent", content, "PoolOnTwoNodes")
 	s.claim("waiting", "late", from("VolumeSnapshot", "taken"))
 	s.event("PersistentVolumeClaim", "waiting", "PoolOnTwoNodes")
 	before := len(labels(content))
-	s.always("nothing is written", 3*time.Second, func() string {
+	s.Always("nothing is written", 3*time.Second, func() string {
 		if found := append(labels(probe), labels(content)[before:]...); len(found) > 0 {
 			return listing(found)
 		}
@@ -304,15 +308,15 @@ func thousand(s *scenario) {
 	handle := s.handleOf(s.contentOf("taken"))
 	const number = 1000
 	for i := range number {
-		s.create(contentKind, "VolumeSnapshotContent", fmt.Sprint(s.namespace, "-", i), map[string]any{
-			"driver": driver, "deletionPolicy": "Retain", "source": map[string]any{"snapshotHandle": handle},
-			"volumeSnapshotRef": map[string]any{"name": fmt.Sprint("wait-", i), "namespace": s.namespace},
-		}, func(content *unstructured.Unstructured) { content.SetLabels(map[string]string{"of": s.namespace}) })
+		s.create(contentKind, "VolumeSnapshotContent", fmt.Sprint(s.Namespace, "-", i), map[string]any{
+			"driver": harness.Driver, "deletionPolicy": "Retain", "source": map[string]any{"snapshotHandle": handle},
+			"volumeSnapshotRef": map[string]any{"name": fmt.Sprint("wait-", i), "namespace": s.Namespace},
+		}, func(content *unstructured.Unstructured) { content.SetLabels(map[string]string{"of": s.Namespace}) })
 	}
 	s.claim("restored", "late", from("VolumeSnapshot", "taken"))
 	s.bound("restored", rig.node1)
-	s.eventually("all are labelled", 5*time.Minute, func() string {
-		list, err := objects.Resource(contentKind).List(s.Context(), metav1.ListOptions{LabelSelector: "of=" + s.namespace + "," + managedBy + "=" + rig.node1.name})
+	s.Eventually("all are labelled", 5*time.Minute, func() string {
+		list, err := objects.Resource(contentKind).List(s.Context(), metav1.ListOptions{LabelSelector: "of=" + s.Namespace + "," + managedBy + "=" + rig.node1.name})
 		if err != nil {
 			return err.Error()
 		}
@@ -321,7 +325,7 @@ func thousand(s *scenario) {
 		}
 		return ""
 	})
-	_, _ = command(s.Context(), "kubectl", "delete", "volumesnapshotcontent", "--selector", "of="+s.namespace, "--wait=false")
+	_, _ = harness.Command(s.Context(), "kubectl", "delete", "volumesnapshotcontent", "--selector", "of="+s.Namespace, "--wait=false")
 }
 
 // backdate changes the time of a content's creation in etcd, because the API server does not.
@@ -329,16 +333,16 @@ func (s *scenario) backdate(content string, by time.Duration) {
 	s.Helper()
 	call := func(path string, body any, answer any) {
 		text, err := json.Marshal(body)
-		s.must(err)
+		s.Must(err)
 		response, err := http.Post("http://127.0.0.1:2379/v3/kv/"+path, "application/json", bytes.NewReader(text))
-		s.must(err)
+		s.Must(err)
 		defer response.Body.Close()
 		found, err := io.ReadAll(response.Body)
-		s.must(err)
+		s.Must(err)
 		if response.StatusCode != http.StatusOK {
 			s.Fatalf("etcd: %s", found)
 		}
-		s.must(json.Unmarshal(found, answer))
+		s.Must(json.Unmarshal(found, answer))
 	}
 	key := base64.StdEncoding.EncodeToString([]byte("/registry/" + snapshotGroup + "/volumesnapshotcontents/" + content))
 	var answer struct{ Kvs []struct{ Value string } }
@@ -347,12 +351,12 @@ func (s *scenario) backdate(content string, by time.Duration) {
 		s.Fatalf("etcd has %d of %s", len(answer.Kvs), content)
 	}
 	value, err := base64.StdEncoding.DecodeString(answer.Kvs[0].Value)
-	s.must(err)
+	s.Must(err)
 	object := &unstructured.Unstructured{}
-	s.must(json.Unmarshal(value, &object.Object))
+	s.Must(json.Unmarshal(value, &object.Object))
 	object.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-by)))
 	value, err = json.Marshal(object.Object)
-	s.must(err)
+	s.Must(err)
 	var ignored map[string]any
 	call("put", map[string]string{"key": key, "value": base64.StdEncoding.EncodeToString(value)}, &ignored)
 }
@@ -370,7 +374,7 @@ func oldContent(s *scenario) {
 	s.taken("young")
 	s.labelled(young, rig.node1)
 	s.event("VolumeSnapshotContent", old, "SnapshotTooOld")
-	s.always("the old one has no label", 3*time.Second, func() string { return s.content(old).GetLabels()[managedBy] })
+	s.Always("the old one has no label", 3*time.Second, func() string { return s.content(old).GetLabels()[managedBy] })
 	s.control("--steer", "--label", "--label-old")
 	s.taken("old")
 	s.labelled(old, rig.node1)
@@ -379,7 +383,7 @@ func oldContent(s *scenario) {
 	s.snapshot("deleted", "source")
 	deleted := s.contentOf("deleted")
 	s.backdate(deleted, 61*time.Minute)
-	s.kubectl("delete", "volumesnapshot", "deleted", "--wait=false")
+	s.Kubectl("delete", "volumesnapshot", "deleted", "--wait=false")
 	s.control("--steer", "--label")
 	s.gone("volumesnapshot", "deleted")
 	s.gone("volumesnapshotcontent", deleted)
@@ -438,7 +442,7 @@ func apiServerAway(s *scenario) {
 		s.pod(name, []string{name})
 	}
 	s.snapshot("later", "source")
-	s.always("the controller lives", time.Minute, func() string {
+	s.Always("the controller lives", time.Minute, func() string {
 		if !rig.controller.alive() {
 			return "it has ended"
 		}
@@ -466,7 +470,7 @@ func crdsLater(s *scenario) {
 	s.claim("cloned", "late", from("PersistentVolumeClaim", "source"))
 	s.bound("cloned", rig.node1)
 	s.claim("restored", "late", from("VolumeSnapshot", "taken"))
-	s.always("the restore waits, and the controller lives", 5*time.Second, func() string {
+	s.Always("the restore waits, and the controller lives", 5*time.Second, func() string {
 		if !rig.controller.alive() {
 			return "it has ended"
 		}

@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // autoscaled are the scenarios of nodes to come. The cluster autoscaler runs the plugins of the scheduler on copies of Nodes; here the
@@ -27,9 +29,9 @@ const templateLabel = "cluster-autoscaler.kubernetes.io/template-node"
 func (s *scenario) lacking(pod string, nodes int) {
 	s.Helper()
 	want := fmt.Sprintf("0/%[1]d nodes are available: %[1]d node(s) did not have enough free storage.", nodes)
-	s.eventually("pod "+pod+" waits for space", patience, func() string {
-		found, err := client.CoreV1().Pods(s.namespace).Get(s.Context(), pod, metav1.GetOptions{})
-		s.must(err)
+	s.Eventually("pod "+pod+" waits for space", harness.Patience, func() string {
+		found, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.Context(), pod, metav1.GetOptions{})
+		s.Must(err)
 		for _, condition := range found.Status.Conditions {
 			if condition.Type == corev1.PodScheduled && strings.HasPrefix(condition.Message, want) {
 				return ""
@@ -37,7 +39,7 @@ func (s *scenario) lacking(pod string, nodes int) {
 		}
 		return fmt.Sprintf("%+v", found.Status.Conditions)
 	})
-	s.always("pod "+pod+" waits", 5*time.Second, func() string { return s.nodeOf(pod) + s.theClaim(pod).Annotations[selected] })
+	s.Always("pod "+pod+" waits", 5*time.Second, func() string { return s.nodeOf(pod) + s.TheClaim(pod).Annotations[selected] })
 }
 
 // large creates a claim for which no node of the rig has the space, and a pod with it.
@@ -70,16 +72,16 @@ func nodesToCome(s *scenario) {
 		m.reports(s, class)
 	}
 	// A copy has the space of its original.
-	s.node("copy", map[string]string{topologyKey: rig.node1.value, templateLabel: "true"}, nil, hardware("copy"))
+	s.node("copy", map[string]string{harness.TopologyKey: rig.node1.value, templateLabel: "true"}, nil, hardware("copy"))
 	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "delete", "node", "copy", "--ignore-not-found")
+		_, _ = harness.Command(backgroundContext, "kubectl", "delete", "node", "copy", "--ignore-not-found")
 	})
 	s.large("first", class)
 	s.lacking("first", 4)
 
 	capacity := s.documented(class)
-	s.names("first", "copy", patience)
-	s.kubectl("delete", "pod/first", "pvc/first", "node/copy", "--force", "--grace-period=0")
+	s.names("first", "copy", harness.Patience)
+	s.Kubectl("delete", "pod/first", "pvc/first", "node/copy", "--force", "--grace-period=0")
 	s.large("second", class)
 	s.lacking("second", 3)
 
@@ -87,8 +89,8 @@ func nodesToCome(s *scenario) {
 	rig.node3.provisioner.kill()
 	rig.node3.startProvisioner()
 	rig.node3.reports(s, s.class())
-	after, err := client.StorageV1().CSIStorageCapacities(system).Get(s.Context(), capacity.Name, metav1.GetOptions{})
-	s.must(err)
+	after, err := harness.Client.StorageV1().CSIStorageCapacities(harness.System).Get(s.Context(), capacity.Name, metav1.GetOptions{})
+	s.Must(err)
 	if after.ResourceVersion != capacity.ResourceVersion {
 		s.Errorf("somebody changed %s: %+v", capacity.Name, after)
 	}
@@ -97,21 +99,21 @@ func nodesToCome(s *scenario) {
 // documented creates the capacity of nodes to come as docs/autoscaling.md has it, for this class.
 func (s *scenario) documented(class string) *storagev1.CSIStorageCapacity {
 	s.Helper()
-	page, err := os.ReadFile(filepath.Join(root, "docs/autoscaling.md"))
-	s.must(err)
+	page, err := os.ReadFile(filepath.Join(harness.Root, "docs/autoscaling.md"))
+	s.Must(err)
 	found := regexp.MustCompile("(?s)```yaml capacity\n(.*?)```").FindSubmatch(page)
 	if found == nil {
 		s.Fatal("docs/autoscaling.md has no block `yaml capacity`")
 	}
 	name := class + "-new-nodes"
 	yaml := strings.NewReplacer("rootcellar-new-nodes", name, "storageClassName: rootcellar", "storageClassName: "+class).Replace(string(found[1]))
-	file := filepath.Join(run, "capacity.yaml")
-	s.must(os.WriteFile(file, []byte(yaml), 0o644))
-	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
+	file := filepath.Join(harness.Run, "capacity.yaml")
+	s.Must(os.WriteFile(file, []byte(yaml), 0o644))
+	s.Kubectl("--namespace", harness.System, "apply", "--server-side", "--filename", file)
 	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "csistoragecapacity", name, "--ignore-not-found")
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", harness.System, "delete", "csistoragecapacity", name, "--ignore-not-found")
 	})
-	capacity, err := client.StorageV1().CSIStorageCapacities(system).Get(s.Context(), name, metav1.GetOptions{})
-	s.must(err)
+	capacity, err := harness.Client.StorageV1().CSIStorageCapacities(harness.System).Get(s.Context(), name, metav1.GetOptions{})
+	s.Must(err)
 	return capacity
 }

@@ -9,6 +9,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // beside change nothing that another scenario uses, and run at the same time.
@@ -31,7 +33,7 @@ var beside = []entry{
 func cdi(claim *corev1.PersistentVolumeClaim) {
 	for key, value := range map[string]string{
 		"cdi.kubevirt.io/storage.populator.kind": "VolumeCloneSource", "cdi.kubevirt.io/storage.condition.running": "false",
-		"volume.beta.kubernetes.io/storage-provisioner": driver, "volume.kubernetes.io/storage-provisioner": driver,
+		"volume.beta.kubernetes.io/storage-provisioner": harness.Driver, "volume.kubernetes.io/storage-provisioner": harness.Driver,
 	} {
 		annotated(key, value)(claim)
 	}
@@ -112,12 +114,12 @@ func notSteered(s *scenario) {
 	s.claim("deleted", "late", from("VolumeSnapshot", "later"), func(claim *corev1.PersistentVolumeClaim) {
 		claim.Finalizers = []string{"example.com/kept"}
 	})
-	s.kubectl("delete", "pvc", "deleted", "--wait=false")
+	s.Kubectl("delete", "pvc", "deleted", "--wait=false")
 	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "--namespace", s.namespace, "patch", "pvc", "deleted", "--type=merge", "--patch", `{"metadata":{"finalizers":null}}`)
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", s.Namespace, "patch", "pvc", "deleted", "--type=merge", "--patch", `{"metadata":{"finalizers":null}}`)
 	})
 	s.take("later", "source")
-	s.always("none is written to", 15*time.Second, func() string {
+	s.Always("none is written to", 15*time.Second, func() string {
 		for _, name := range []string{"foreign", "empty", "unready", "selecting", "volume", "classless", "deleted"} {
 			if reason := s.untouched(name); reason != "" {
 				return reason
@@ -136,7 +138,7 @@ func twoSources(s *scenario) {
 	s.pod("both", []string{"one", "two"})
 	s.bound("one", rig.node1)
 	s.bound("two", rig.node2)
-	s.always("the pod has no node", 10*time.Second, func() string { return s.nodeOf("both") })
+	s.Always("the pod has no node", 10*time.Second, func() string { return s.nodeOf("both") })
 	for _, name := range []string{"one", "two"} {
 		if found := s.patches(name); len(found) > 3 {
 			s.Errorf("too many writes%s", listing(found))
@@ -149,20 +151,20 @@ func excluded(s *scenario) {
 	s.sources()
 	class := s.class(func(class *storagev1.StorageClass) {
 		class.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{
-			Key: topologyKey, Values: []string{rig.node2.value, rig.node3.value},
+			Key: harness.TopologyKey, Values: []string{rig.node2.value, rig.node3.value},
 		}}}}
 	})
 	for name, copy := range copies {
 		s.claim(name, class, copy)
 		s.event("PersistentVolumeClaim", name, "ClassExcludesNode")
-		s.always("it names no node", 3*time.Second, func() string { return s.untouched(name) })
+		s.Always("it names no node", 3*time.Second, func() string { return s.untouched(name) })
 	}
 }
 
 // labelled waits until a content has the label of the node, which the controller wrote.
 func (s *scenario) labelled(content string, m *machine) {
 	s.Helper()
-	s.eventually("content "+content+" is labelled", patience, func() string {
+	s.Eventually("content "+content+" is labelled", harness.Patience, func() string {
 		if got := s.content(content).GetLabels()[managedBy]; got != m.name {
 			return fmt.Sprintf("%q, %s", got, s.said("VolumeSnapshotContent", content))
 		}
@@ -182,9 +184,9 @@ func withoutFlag(s *scenario) {
 		s.labelled(content, m)
 		s.claim("restored-"+m.name, "late", from("VolumeSnapshot", "of-"+m.name))
 		s.bound("restored-"+m.name, m)
-		s.kubectl("delete", "volumesnapshot", "of-"+m.name, "--timeout", patience.String())
+		s.Kubectl("delete", "volumesnapshot", "of-"+m.name, "--timeout", harness.Patience.String())
 		s.gone("volumesnapshotcontent", content)
-		s.kubectl("delete", "pvc", "source-"+m.name, "restored-"+m.name, "--timeout", patience.String())
+		s.Kubectl("delete", "pvc", "source-"+m.name, "restored-"+m.name, "--timeout", harness.Patience.String())
 		s.gone("pv", source.Name)
 	}
 }
@@ -197,12 +199,12 @@ func byHand(s *scenario) {
 	s.labelled(content, rig.node1)
 	s.claim("restored", "late", from("VolumeSnapshot", "imported"))
 	s.bound("restored", rig.node1)
-	s.kubectl("delete", "volumesnapshot", "imported", "--timeout", patience.String())
-	s.kubectl("delete", "volumesnapshotcontent", content, "--timeout", patience.String())
+	s.Kubectl("delete", "volumesnapshot", "imported", "--timeout", harness.Patience.String())
+	s.Kubectl("delete", "volumesnapshotcontent", content, "--timeout", harness.Patience.String())
 	// One that is deleted with its snapshot on the disk.
 	last := s.handed("last", s.handleOf(s.contentOf("taken")), "Delete")
 	s.taken("last")
-	s.kubectl("delete", "volumesnapshot", "last", "--timeout", patience.String())
+	s.Kubectl("delete", "volumesnapshot", "last", "--timeout", harness.Patience.String())
 	s.gone("volumesnapshotcontent", last)
 }
 
@@ -218,7 +220,7 @@ func labelOfAnother(s *scenario) {
 	}
 	// The label may also be wrong later.
 	dynamic := s.contentOf("taken")
-	s.kubectl("label", "volumesnapshotcontent", dynamic, managedBy+"="+rig.node3.name, "--overwrite")
+	s.Kubectl("label", "volumesnapshotcontent", dynamic, managedBy+"="+rig.node3.name, "--overwrite")
 	s.event("VolumeSnapshotContent", dynamic, "LabelOfOtherNode")
 	if found := labels(dynamic); len(found) > 1 {
 		s.Errorf("the controller wrote%s", listing(found))
@@ -228,7 +230,7 @@ func labelOfAnother(s *scenario) {
 // pretend has a snapshot claim that it is ready and bound to a content.
 func (s *scenario) pretend(name, content string) {
 	s.Helper()
-	s.kubectl("patch", "volumesnapshot", name, "--subresource=status", "--type=merge", "--patch",
+	s.Kubectl("patch", "volumesnapshot", name, "--subresource=status", "--type=merge", "--patch",
 		fmt.Sprintf(`{"status": {"boundVolumeSnapshotContentName": %q, "readyToUse": true, "restoreSize": "64Mi"}}`, content))
 }
 
@@ -240,7 +242,7 @@ func anothersContent(s *scenario) {
 	})
 	s.pretend("thief", s.contentOf("taken"))
 	s.claim("restored", "late", from("VolumeSnapshot", "thief"))
-	s.always("the claim is not steered", 10*time.Second, func() string {
+	s.Always("the claim is not steered", 10*time.Second, func() string {
 		s.pretend("thief", s.contentOf("taken"))
 		return s.untouched("restored")
 	})
@@ -250,14 +252,14 @@ func anothersContent(s *scenario) {
 func snapshotMadeAnew(s *scenario) {
 	s.sources()
 	content := s.contentOf("taken")
-	s.kubectl("patch", "volumesnapshotcontent", content, "--type=merge", "--patch", `{"spec": {"deletionPolicy": "Retain"}}`)
-	s.kubectl("delete", "volumesnapshot", "taken", "--timeout", patience.String())
+	s.Kubectl("patch", "volumesnapshotcontent", content, "--type=merge", "--patch", `{"spec": {"deletionPolicy": "Retain"}}`)
+	s.Kubectl("delete", "volumesnapshot", "taken", "--timeout", harness.Patience.String())
 	s.create(snapshotKind, "VolumeSnapshot", "taken", map[string]any{
 		"volumeSnapshotClassName": "taken", "source": map[string]any{"volumeSnapshotContentName": content},
 	})
 	s.pretend("taken", content)
 	s.claim("restored", "late", from("VolumeSnapshot", "taken"))
-	s.always("the claim is not steered", 10*time.Second, func() string {
+	s.Always("the claim is not steered", 10*time.Second, func() string {
 		s.pretend("taken", content)
 		return s.untouched("restored")
 	})
@@ -268,21 +270,21 @@ func snapshotMadeAnew(s *scenario) {
 // Proves: F2.
 func claimMadeAnew(s *scenario) {
 	volume := s.source("source", rig.node1)
-	s.kubectl("patch", "pv", volume.Name, "--type=merge", "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
-	s.kubectl("delete", "pvc", "source", "--timeout", patience.String())
+	s.Kubectl("patch", "pv", volume.Name, "--type=merge", "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.Kubectl("delete", "pvc", "source", "--timeout", harness.Patience.String())
 	s.claim("source", "late", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume.Name })
 	// A claim may even say that it is bound.
 	pretend := func() {
-		s.kubectl("patch", "pvc", "source", "--subresource=status", "--type=merge", "--patch", `{"status": {"phase": "Bound"}}`)
+		s.Kubectl("patch", "pvc", "source", "--subresource=status", "--type=merge", "--patch", `{"status": {"phase": "Bound"}}`)
 	}
 	pretend()
 	s.claim("cloned", "late", from("PersistentVolumeClaim", "source"))
-	s.always("the clone is not steered", 8*time.Second, func() string {
+	s.Always("the clone is not steered", 8*time.Second, func() string {
 		pretend()
 		return s.untouched("cloned")
 	})
 	// The data is removed with it, because many volumes without objects change the printed commands.
-	s.kubectl("patch", "pv", volume.Name, "--type=merge", "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
+	s.Kubectl("patch", "pv", volume.Name, "--type=merge", "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
 }
 
 // Proves: F5.
@@ -299,7 +301,7 @@ func malformed(s *scenario) {
 		"long": handle + strings.Repeat("0", 500), "quote": handle + `"}]`, "line": handle + "\nother",
 	} {
 		content := s.handed(name, handle, "Retain")
-		s.eventually("the content is reported", patience, func() string {
+		s.Eventually("the content is reported", harness.Patience, func() string {
 			said := s.said("VolumeSnapshotContent", content)
 			if !strings.Contains(said, "SourceUnknown") && !strings.Contains(said, "MalformedHandle") {
 				return "it is said" + said
@@ -308,7 +310,7 @@ func malformed(s *scenario) {
 		})
 		s.pretend(name, content)
 		s.claim(name, "late", from("VolumeSnapshot", name))
-		s.always("nothing is written", 2*time.Second, func() string {
+		s.Always("nothing is written", 2*time.Second, func() string {
 			if found := labels(content); len(found) > 0 {
 				return listing(found)
 			}

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // deceived are scenarios of lost nodes that are not lost: the controller sees too little, or too much.
@@ -25,9 +27,9 @@ var deceived = []entry{
 // seesGone waits until the controller's page shows that a node is missing.
 func (s *scenario) seesGone(m *machine) {
 	s.Helper()
-	s.eventually("the controller misses node "+m.name, patience, func() string {
+	s.Eventually("the controller misses node "+m.name, harness.Patience, func() string {
 		// The controller may have just begun.
-		page, err := command(s.Context(), "curl", "--silent", "--show-error", "http://127.0.0.1:9809/nodes")
+		page, err := harness.Command(s.Context(), "curl", "--silent", "--show-error", "http://127.0.0.1:9809/nodes")
 		if err != nil || !strings.Contains(page, fmt.Sprintf(`{"name":%q,"exists":false`, m.value)) {
 			return fmt.Sprint(page, err)
 		}
@@ -45,14 +47,14 @@ type held struct {
 func (s *scenario) holding(set, class string, m *machine) held {
 	s.Helper()
 	file := s.set(set, class, m)
-	return held{set, file, s.theClaim("data-" + set + "-0")}
+	return held{set, file, s.TheClaim("data-" + set + "-0")}
 }
 
 // released returns a complaint if anything of a release was done.
 func (s *scenario) released(h held) string {
 	s.Helper()
 	s.intact(h.file)
-	claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), h.claim.Name, metav1.GetOptions{})
+	claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), h.claim.Name, metav1.GetOptions{})
 	if err != nil || claim.UID != h.claim.UID || claim.DeletionTimestamp != nil || claim.Spec.VolumeName != h.claim.Spec.VolumeName {
 		return fmt.Sprint("the claim: ", claim.UID, claim.DeletionTimestamp, claim.Spec.VolumeName, err)
 	}
@@ -66,7 +68,7 @@ func (s *scenario) released(h held) string {
 // keeps checks for this long that nothing is released.
 func (s *scenario) keeps(because string, during time.Duration, all ...held) {
 	s.Helper()
-	s.always("nothing is released, because "+because, during, func() string {
+	s.Always("nothing is released, because "+because, during, func() string {
 		var reasons string
 		for _, h := range all {
 			reasons += s.released(h)
@@ -81,8 +83,8 @@ func (m *machine) joined(s *scenario, name string) *machine {
 	other := &machine{name: name, value: name, dir: m.dir, port: m.port, provisioning: m.provisioning, snapshotting: m.snapshotting}
 	s.Cleanup(func() {
 		other.stop()
-		_, _ = command(backgroundContext, "kubectl", "delete", "node/"+name, "csinode/"+name, "--ignore-not-found")
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", other.pod(), "--ignore-not-found", "--force", "--grace-period=0")
+		_, _ = harness.Command(backgroundContext, "kubectl", "delete", "node/"+name, "csinode/"+name, "--ignore-not-found")
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", harness.System, "delete", "pod", other.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 	})
 	return other
 }
@@ -108,7 +110,7 @@ func backUnseen(s *scenario) {
 	s.evict("db")
 	before := looks(m)
 	s.keeps("the node is back", 12*time.Second, h)
-	s.eventually("the controller asked for the node before its write", patience, func() string {
+	s.Eventually("the controller asked for the node before its write", harness.Patience, func() string {
 		if looks(m) == before {
 			return "not yet"
 		}
@@ -122,7 +124,7 @@ func backUnseen(s *scenario) {
 	m.startSnapshotter()
 	s.keeps("the driver is back", 5*time.Second, h)
 	resume()
-	s.kubectl("taint", "node", m.name, corev1.TaintNodeNotReady+":NoSchedule-")
+	s.Kubectl("taint", "node", m.name, corev1.TaintNodeNotReady+":NoSchedule-")
 	s.scheduled("db-0", m)
 	s.keeps("all is seen again", 5*time.Second, h)
 }
@@ -141,12 +143,12 @@ func joinedUnseen(s *scenario) {
 	s.keeps("a node has joined whose driver has not started", 12*time.Second, h)
 	after.startDriver()
 	after.registerDriver(s)
-	s.kubectl("label", "node", after.name, topologyKey+"="+after.value)
+	s.Kubectl("label", "node", after.name, harness.TopologyKey+"="+after.value)
 	after.makePod(s)
 	after.podIsReady(s, true)
 	s.keeps("the disk is in another node", 12*time.Second, h)
 	resume()
-	s.eventually("the other name blocks the release", patience, func() string { return s.waitsFor("data-db-0", "after") })
+	s.Eventually("the other name blocks the release", harness.Patience, func() string { return s.waitsFor("data-db-0", "after") })
 	after.driver.kill()
 	after.unregister(s)
 	s.elsewhere("db", h.claim.Spec.VolumeName)
@@ -170,8 +172,8 @@ const memory = "rootcellar-fleet-machines"
 // remembered waits until the controller remembers the machine of a node.
 func (s *scenario) remembered(m *machine) {
 	s.Helper()
-	s.eventually("the machine of "+m.name+" is remembered", patience, func() string {
-		found, err := client.CoreV1().ConfigMaps(system).Get(s.Context(), memory, metav1.GetOptions{})
+	s.Eventually("the machine of "+m.name+" is remembered", harness.Patience, func() string {
+		found, err := harness.Client.CoreV1().ConfigMaps(harness.System).Get(s.Context(), memory, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -185,13 +187,13 @@ func (s *scenario) remembered(m *machine) {
 // forgotten removes a machine from the memory, and waits until the controller has read it again.
 func (s *scenario) forgotten(m *machine) {
 	s.Helper()
-	s.kubectl("--namespace", system, "patch", "configmap", memory, "--type=merge", "--patch", fmt.Sprintf(`{"data": {%q: null}}`, m.value))
+	s.Kubectl("--namespace", harness.System, "patch", "configmap", memory, "--type=merge", "--patch", fmt.Sprintf(`{"data": {%q: null}}`, m.value))
 	reads := func() int {
 		return len(rig.fleet.seen(to(http.MethodGet, "/configmaps/"+memory).and(func(c *call) bool { return c.status == http.StatusOK })))
 	}
 	// The second reading begins after the first one has its effect.
 	before := reads()
-	s.eventually("the controller has read the memory", patience, func() string {
+	s.Eventually("the controller has read the memory", harness.Patience, func() string {
 		if now := reads(); now < before+2 {
 			return fmt.Sprint(now-before, " readings")
 		}
@@ -209,10 +211,10 @@ func renamed(s *scenario) {
 	one, other := s.holding("db1", class, first), s.holding("db2", class, second)
 	s.remembered(first)
 	s.remembered(second)
-	remove := func(node string) { s.kubectl("delete", "node", node) }
+	remove := func(node string) { s.Kubectl("delete", "node", node) }
 	blocks := func(node, because string, h held) {
 		s.Helper()
-		s.eventually(node+" blocks the release", patience, func() string { return s.waitsFor(h.claim.Name, node) })
+		s.Eventually(node+" blocks the release", harness.Patience, func() string { return s.waitsFor(h.claim.Name, node) })
 		s.keeps(because, 6*time.Second, h)
 	}
 	first.lose(s)
@@ -226,7 +228,9 @@ func renamed(s *scenario) {
 	blocks("renamed", "the machine has another name", one)
 	remove("renamed")
 	for _, name := range []string{"stranger-1", "stranger-2", "stranger-3"} {
-		s.Cleanup(func() { _, _ = command(backgroundContext, "kubectl", "delete", "node", name, "--ignore-not-found") })
+		s.Cleanup(func() {
+			_, _ = harness.Command(backgroundContext, "kubectl", "delete", "node", name, "--ignore-not-found")
+		})
 	}
 	s.node("stranger-1", nil, nil, hardware("stranger-1"))
 	s.elsewhere("db1", one.claim.Spec.VolumeName)
@@ -249,8 +253,8 @@ func renamed(s *scenario) {
 // driverSet creates a DaemonSet of the driver for some nodes. Its pods are refused for want of an account.
 func (s *scenario) driverSet() {
 	s.Helper()
-	file := filepath.Join(run, "daemonset.yaml")
-	s.must(os.WriteFile(file, []byte(`
+	file := filepath.Join(harness.Run, "daemonset.yaml")
+	s.Must(os.WriteFile(file, []byte(`
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: e2e-driver}
@@ -263,7 +267,7 @@ spec:
       nodeSelector: {e2e: selected}
       containers: [{name: driver, image: none}]
 `), 0o600))
-	s.kubectl("--namespace", system, "apply", "--filename", file)
+	s.Kubectl("--namespace", harness.System, "apply", "--filename", file)
 }
 
 // hiding is a living node that lists and watches do not show. Its driver is away, so no page speaks against a release.
@@ -291,10 +295,10 @@ func (s *scenario) hiding(number int, class string) *hiding {
 func (h *hiding) leave(s *scenario) {
 	s.Helper()
 	h.stop()
-	s.kubectl("cordon", h.name)
-	s.kubectl("--namespace", system, "delete", "pod", h.pod(), "--force", "--grace-period=0")
-	s.kubectl("delete", "pvc", h.deleted.Spec.ClaimRef.Name, "--wait=false")
-	s.kubectl("annotate", "pvc", h.waits, selected+"="+h.name)
+	s.Kubectl("cordon", h.name)
+	s.Kubectl("--namespace", harness.System, "delete", "pod", h.pod(), "--force", "--grace-period=0")
+	s.Kubectl("delete", "pvc", h.deleted.Spec.ClaimRef.Name, "--wait=false")
+	s.Kubectl("annotate", "pvc", h.waits, selected+"="+h.name)
 	s.evict(h.kept.set)
 }
 
@@ -305,7 +309,7 @@ func (h *hiding) complaint(s *scenario) string {
 	if found := s.volume(h.deleted.Name); found.DeletionTimestamp != nil {
 		return found.Name + " is in deletion"
 	}
-	if node := s.theClaim(h.waits).Annotations[selected]; node != h.name {
+	if node := s.TheClaim(h.waits).Annotations[selected]; node != h.name {
 		return fmt.Sprintf("claim %s names %q instead of %s", h.waits, node, h.name)
 	}
 	return s.released(h.kept)
@@ -323,7 +327,7 @@ func hiddenNodes(s *scenario) {
 	before := looks(one.machine)
 	s.control(losing...)
 	s.seesGone(one.machine)
-	s.always("the API server knows the node by its name", 12*time.Second, func() string { return one.complaint(s) })
+	s.Always("the API server knows the node by its name", 12*time.Second, func() string { return one.complaint(s) })
 	if looks(one.machine) == before {
 		s.Error("the controller did not ask for the node")
 	}
@@ -339,11 +343,11 @@ func hiddenNodes(s *scenario) {
 		s.event("PersistentVolumeClaim", h.kept.claim.Name, "TooManyNodesAbsent")
 		s.event("PersistentVolume", h.deleted.Name, "TooManyNodesAbsent")
 	}
-	s.always("too many nodes are absent", 10*time.Second, func() string { return one.complaint(s) + other.complaint(s) })
+	s.Always("too many nodes are absent", 10*time.Second, func() string { return one.complaint(s) + other.complaint(s) })
 	end()
 	s.control(losing...)
 	for _, h := range both {
-		s.kubectl("uncordon", h.name)
+		s.Kubectl("uncordon", h.name)
 		h.startDriver()
 		h.makePod(s)
 		h.podIsReady(s, true)
@@ -369,8 +373,8 @@ func (s *scenario) copyOf(m *machine, name string) *machine {
 		{"mount", "-o", "loop", filepath.Join(m.dir, "default.img"), filepath.Join(m.dir, "pools", "default")},
 		{"mount", "-o", "loop,nouuid", filepath.Join(c.dir, "default.img"), pool},
 	} {
-		_, err := command(s.Context(), step[0], step[1:]...)
-		s.must(err)
+		_, err := harness.Command(s.Context(), step[0], step[1:]...)
+		s.Must(err)
 	}
 	m.startDriver()
 	return c
@@ -389,7 +393,7 @@ func copiedDisk(s *scenario) {
 	}
 	m.lose(s)
 	s.evict("db")
-	s.eventually("the copy blocks the release", patience, func() string { return s.waitsFor("data-db-0", c.name) })
+	s.Eventually("the copy blocks the release", harness.Patience, func() string { return s.waitsFor("data-db-0", c.name) })
 	s.keeps("the copy shows the pool", 8*time.Second, h)
 	c.driver.kill()
 	c.unregister(s)
@@ -406,7 +410,7 @@ func copiedDisk(s *scenario) {
 func ephemeral(s *scenario) {
 	m := s.extra("ephemeral", "1G")
 	class := s.releasing()
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db}
@@ -425,20 +429,20 @@ spec:
             volumeClaimTemplate:
               metadata: {annotations: {%s: %s}}
               spec: {storageClassName: %s, accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}
-`, selected, m.name, class))
-	s.eventually("the claim is made", patience, func() string {
-		if _, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "db-0-scratch", metav1.GetOptions{}); err != nil {
+`, selected, m.name, class), "--server-side")
+	s.Eventually("the claim is made", harness.Patience, func() string {
+		if _, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), "db-0-scratch", metav1.GetOptions{}); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	volume := s.bound("db-0-scratch", m)
-	h := held{"db", s.write(m, volume), s.theClaim("db-0-scratch")}
+	h := held{"db", s.write(m, volume), s.TheClaim("db-0-scratch")}
 	m.lose(s)
-	s.eventually("the release waits", patience, func() string { return s.waitsFor("db-0-scratch", "StatefulSet") })
+	s.Eventually("the release waits", harness.Patience, func() string { return s.waitsFor("db-0-scratch", "StatefulSet") })
 	s.keeps("nobody makes the claim again", 8*time.Second, h)
 	// The pod's end deletes the claim, and the controller finishes that.
-	s.kubectl("delete", "statefulset", "db")
+	s.Kubectl("delete", "statefulset", "db")
 	s.evict("db")
 	s.gone("pvc", "db-0-scratch")
 	s.gone("pv", volume.Name)

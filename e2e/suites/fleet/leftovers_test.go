@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // Proves: F11.
@@ -23,15 +25,15 @@ func finished(s *scenario) {
 	s.uncontrol()
 	m.lose(s)
 	s.claim("waits", "late", naming(m.name))
-	s.kubectl("delete", "pvc", "deleted", "--wait=false")
-	s.kubectl("delete", "volumesnapshot", "taken", "--wait=false")
-	s.eventually("the volume is released", patience, func() string {
+	s.Kubectl("delete", "pvc", "deleted", "--wait=false")
+	s.Kubectl("delete", "volumesnapshot", "taken", "--wait=false")
+	s.Eventually("the volume is released", harness.Patience, func() string {
 		if found := s.volume(volume.Name); found.Status.Phase != corev1.VolumeReleased {
 			return string(found.Status.Phase)
 		}
 		return ""
 	})
-	s.eventually("the content is in deletion", patience, func() string {
+	s.Eventually("the content is in deletion", harness.Patience, func() string {
 		if s.content(content).GetDeletionTimestamp() == nil {
 			return "not yet"
 		}
@@ -57,7 +59,7 @@ func finished(s *scenario) {
 func planned(s *scenario) {
 	m := s.extra("planned", "1G")
 	s.set("db", "late", m)
-	volume, key := s.volumeOf("db"), s.namespace+"/data-db-0"
+	volume, key := s.volumeOf("db"), s.Namespace+"/data-db-0"
 	s.claim("source", "late", naming(m.name))
 	s.bound("source", m)
 	content := s.take("taken", "source")
@@ -68,15 +70,15 @@ func planned(s *scenario) {
 		s.Cleanup(other.provisioner.pause(s))
 	}
 	s.claim("waits", "late", naming(m.name))
-	s.kubectl("delete", "volumesnapshot", "taken", "--wait=false")
-	s.eventually("the content is in deletion", patience, func() string {
+	s.Kubectl("delete", "volumesnapshot", "taken", "--wait=false")
+	s.Eventually("the content is in deletion", harness.Patience, func() string {
 		if s.content(content).GetDeletionTimestamp() == nil {
 			return "not yet"
 		}
 		return ""
 	})
-	page, err := os.ReadFile(filepath.Join(root, "docs/operations.md"))
-	s.must(err)
+	page, err := os.ReadFile(filepath.Join(harness.Root, "docs/operations.md"))
+	s.Must(err)
 	begin := "\nkubectl delete node \"$NODE\"\n"
 	_, lines, found := strings.Cut(string(page), begin+"kubectl get pv,")
 	lines, _, ended := strings.Cut("kubectl get pv,"+lines, "\n```\n")
@@ -84,19 +86,19 @@ func planned(s *scenario) {
 		s.Fatal("docs/operations.md has no lines after the deletion of a Node")
 	}
 	plan := filepath.Join(m.dir, "plan.sh")
-	report, err := command(s.Context(), "sh", "-euc", `cd "$1"; NODE=$2 PATH=$3:$PATH; `+lines, "sh",
+	report, err := harness.Command(s.Context(), "sh", "-euc", `cd "$1"; NODE=$2 PATH=$3:$PATH; `+lines, "sh",
 		m.dir, m.name, filepath.Dir(os.Getenv("FLEET")))
-	s.must(err)
+	s.Must(err)
 	if !strings.Contains(report, "No driver was asked") || !strings.Contains(report, ": retain claim volume\n") {
 		s.Errorf("the report: %s", report)
 	}
 	step := func(verb, step, object string) (string, error) {
-		return command(s.Context(), "sh", plan, verb, step, object)
+		return harness.Command(s.Context(), "sh", plan, verb, step, object)
 	}
 	works := func(verb, name, object string) {
 		s.Helper()
 		_, err := step(verb, name, object)
-		s.must(err)
+		s.Must(err)
 	}
 	refuses := func(verb, name, object, reason string) {
 		s.Helper()
@@ -119,27 +121,27 @@ func planned(s *scenario) {
 	works("do", "claim", key)
 	refuses("undo", "claim", key, "The claim was deleted")
 	// The set has made it again, and no step touches the new one.
-	s.eventually("the claim is made again", patience, func() string {
-		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
+	s.Eventually("the claim is made again", harness.Patience, func() string {
+		_, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		return ""
 	})
 	works("do", "claim", key)
-	s.theClaim("data-db-0")
+	s.TheClaim("data-db-0")
 	refuses("undo", "retain", key, "the claim of "+volume)
 	works("do", "volume", key)
 	works("do", "volume", key)
 	refuses("undo", "volume", key, "rootcellar volume manifest")
 	works("do", "snapshot", "VolumeSnapshotContent/"+content)
-	works("do", "forget", s.namespace+"/waits")
-	if node := s.theClaim("waits").Annotations[selected]; node != "" {
+	works("do", "forget", s.Namespace+"/waits")
+	if node := s.TheClaim("waits").Annotations[selected]; node != "" {
 		s.Errorf("the claim still names %s", node)
 	}
 	s.gone("volumesnapshot", "taken")
 	m.register(s)
-	refuses("do", "retain", s.namespace+"/source", "node "+m.name+" is in the cluster")
+	refuses("do", "retain", s.Namespace+"/source", "node "+m.name+" is in the cluster")
 }
 
 // Proves: F9, F11.
@@ -154,7 +156,7 @@ func manyAbsent(s *scenario) {
 	for _, m := range machines {
 		m.lose(s)
 	}
-	s.kubectl("delete", "pvc", "deleted", "--wait=false")
+	s.Kubectl("delete", "pvc", "deleted", "--wait=false")
 	for i := range machines {
 		s.evict(fmt.Sprint("db", i))
 		s.event("PersistentVolumeClaim", fmt.Sprint("data-db", i, "-0"), "TooManyNodesAbsent")
@@ -176,22 +178,22 @@ func differences(s *scenario) {
 	m := s.extra("different", "1G")
 	s.claim("alone", "late", naming(m.name))
 	volume := s.bound("alone", m)
-	s.kubectl("patch", "pv", volume.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.Kubectl("patch", "pv", volume.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
 	s.claim("empty", "late", naming(m.name))
 	empty := s.bound("empty", m)
-	s.kubectl("patch", "pv", empty.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
-	s.kubectl("delete", "pvc", "alone", "--wait=false")
-	s.kubectl("delete", "pv", volume.Name)
+	s.Kubectl("patch", "pv", empty.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.Kubectl("delete", "pvc", "alone", "--wait=false")
+	s.Kubectl("delete", "pv", volume.Name)
 	onNode := func(arguments ...string) {
 		s.Helper()
-		_, err := command(s.Context(), os.Getenv("DRIVER"), append(arguments, "--endpoint", m.socket())...)
-		s.must(err)
+		_, err := harness.Command(s.Context(), os.Getenv("DRIVER"), append(arguments, "--endpoint", m.socket())...)
+		s.Must(err)
 	}
 	onNode("volume", "delete", empty.Spec.CSI.VolumeHandle)
 	note := s.event("Node", m.name, "VolumeWithoutPersistentVolume")
 	handle := volume.Spec.CSI.VolumeHandle
 	pool, hash := handle[:strings.LastIndex(handle, "-")], handle[strings.LastIndex(handle, "-")+1:]
-	inPod := "kubectl exec -n " + system + " " + m.pod() + " -c driver -- /rootcellar volume delete "
+	inPod := "kubectl exec -n " + harness.System + " " + m.pod() + " -c driver -- /rootcellar volume delete "
 	if !strings.Contains(note, inPod+hash+";; esac`") || strings.Contains(note, strings.TrimPrefix(pool, "v1-")) {
 		s.Fatalf("the command names the volume of handle %s, and no pool: %s", handle, note)
 	}
@@ -203,17 +205,17 @@ func differences(s *scenario) {
 	}
 	onNode("volume", "delete", hash)
 	// The API server keeps an object with another uid.
-	claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "empty", metav1.GetOptions{})
-	s.must(err)
+	claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), "empty", metav1.GetOptions{})
+	s.Must(err)
 	other := strings.ReplaceAll(printed, string(claim.UID), string(empty.UID))
-	if out, err := command(s.Context(), "sh", "-c", other); other == printed || err == nil {
+	if out, err := harness.Command(s.Context(), "sh", "-c", other); other == printed || err == nil {
 		s.Fatalf("another object was deleted: %s: %s", other, out)
 	}
-	_, err = command(s.Context(), "sh", "-c", printed)
-	s.must(err)
+	_, err = harness.Command(s.Context(), "sh", "-c", printed)
+	s.Must(err)
 	s.gone("pvc", "empty")
-	s.kubectl("delete", "pv", empty.Name, "--ignore-not-found", "--wait=false")
-	s.eventually("the reports are cleared", patience, func() string {
+	s.Kubectl("delete", "pv", empty.Name, "--ignore-not-found", "--wait=false")
+	s.Eventually("the reports are cleared", harness.Patience, func() string {
 		if s.reported(m.name) {
 			return s.page("/metrics")
 		}
@@ -236,17 +238,17 @@ func (s *scenario) printed(note, words string) string {
 // runs runs a printed command. The driver is reached through its socket instead of the pod, which does not run.
 func (s *scenario) runs(printed string, m *machine) string {
 	s.Helper()
-	text := regexp.MustCompile("kubectl exec (?:-i )?-n "+system+" "+m.pod()+" -c driver -- /rootcellar ([a-z]+ [a-z]+)").
+	text := regexp.MustCompile("kubectl exec (?:-i )?-n "+harness.System+" "+m.pod()+" -c driver -- /rootcellar ([a-z]+ [a-z]+)").
 		ReplaceAllString(printed, os.Getenv("DRIVER")+" $1 --endpoint "+m.socket())
-	out, err := command(s.Context(), "sh", "-c", text)
-	s.must(err)
+	out, err := harness.Command(s.Context(), "sh", "-c", text)
+	s.Must(err)
 	return out
 }
 
 // page returns a page of the controller.
 func (s *scenario) page(path string) string {
-	out, err := command(s.Context(), "curl", "--silent", "--show-error", "http://127.0.0.1:9809"+path)
-	s.must(err)
+	out, err := harness.Command(s.Context(), "curl", "--silent", "--show-error", "http://127.0.0.1:9809"+path)
+	s.Must(err)
 	return out
 }
 

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // losing are the controller's arguments, with delays that a test can wait for.
@@ -68,10 +70,10 @@ func (s *scenario) set(name, class string, m *machine) string {
 		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{template},
 	}}
 	set.Spec.Template.Spec.TerminationGracePeriodSeconds = nil
-	_, err := client.AppsV1().StatefulSets(s.namespace).Create(s.Context(), set, metav1.CreateOptions{})
-	s.must(err)
-	s.eventually("the pod of set "+name+" is scheduled", patience, func() string {
-		pod, err := client.CoreV1().Pods(s.namespace).Get(s.Context(), name+"-0", metav1.GetOptions{})
+	_, err := harness.Client.AppsV1().StatefulSets(s.Namespace).Create(s.Context(), set, metav1.CreateOptions{})
+	s.Must(err)
+	s.Eventually("the pod of set "+name+" is scheduled", harness.Patience, func() string {
+		pod, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.Context(), name+"-0", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -91,14 +93,14 @@ func (s *scenario) write(m *machine, volume *corev1.PersistentVolume) string {
 		s.Fatalf("the directories of %s: %v", volume.Name, found)
 	}
 	file := filepath.Join(found[0], "data", "precious")
-	s.must(os.WriteFile(file, []byte("precious"), 0o600))
+	s.Must(os.WriteFile(file, []byte("precious"), 0o600))
 	return file
 }
 
 func (s *scenario) intact(file string) {
 	s.Helper()
 	text, err := os.ReadFile(file)
-	s.must(err)
+	s.Must(err)
 	if string(text) != "precious" {
 		s.Fatalf("%s has %q", file, text)
 	}
@@ -107,14 +109,14 @@ func (s *scenario) intact(file string) {
 // evict does what podgc does after 40 seconds, and the kubelet for a pod that ends.
 func (s *scenario) evict(set string) {
 	s.Helper()
-	s.kubectl("delete", "pod", set+"-0", "--force", "--grace-period=0", "--ignore-not-found")
+	s.Kubectl("delete", "pod", set+"-0", "--force", "--grace-period=0", "--ignore-not-found")
 }
 
 // elsewhere waits until the set's claim was recreated and bound on a node that exists.
 func (s *scenario) elsewhere(set, before string) {
 	s.Helper()
-	s.eventually("the claim of set "+set+" is made anew", 2*patience, func() string {
-		claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "data-"+set+"-0", metav1.GetOptions{})
+	s.Eventually("the claim of set "+set+" is made anew", 2*harness.Patience, func() string {
+		claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), "data-"+set+"-0", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -131,13 +133,13 @@ func (s *scenario) elsewhere(set, before string) {
 
 func (s *scenario) volumeOf(set string) string {
 	s.Helper()
-	return s.theClaim("data-" + set + "-0").Spec.VolumeName
+	return s.TheClaim("data-" + set + "-0").Spec.VolumeName
 }
 
 func (s *scenario) volume(name string) *corev1.PersistentVolume {
 	s.Helper()
-	found, err := client.CoreV1().PersistentVolumes().Get(s.Context(), name, metav1.GetOptions{})
-	s.must(err)
+	found, err := harness.Client.CoreV1().PersistentVolumes().Get(s.Context(), name, metav1.GetOptions{})
+	s.Must(err)
 	return found
 }
 
@@ -212,7 +214,7 @@ func killedInRelease(s *scenario) {
 	for left := len(sets); left > 0; left-- {
 		var set string
 		var held *call
-		s.eventually("a write is held", 2*patience, func() string {
+		s.Eventually("a write is held", 2*harness.Patience, func() string {
 			for _, one := range sets {
 				select {
 				case held = <-holds[one].arrived:
@@ -231,7 +233,7 @@ func killedInRelease(s *scenario) {
 		s.control(losing...)
 	}
 	for _, other := range nodes() {
-		s.must(other.provisioner.Process.Signal(syscall.SIGCONT))
+		s.Must(other.provisioner.Process.Signal(syscall.SIGCONT))
 	}
 	for _, set := range sets {
 		s.elsewhere(set, volumes[set])
@@ -296,12 +298,12 @@ func backInRelease(s *scenario) {
 		}
 		stays := func(phase corev1.PersistentVolumePhase) {
 			s.Helper()
-			s.always("the volume keeps its data, and waits for a person", 6*time.Second, func() string { return s.retained(volume, phase, file) })
+			s.Always("the volume keeps its data, and waits for a person", 6*time.Second, func() string { return s.retained(volume, phase, file) })
 		}
 		switch write.name {
 		case "Retain", "the claim":
 			stays(corev1.VolumeBound)
-			if claim := s.theClaim("data-" + set + "-0"); claim.Spec.VolumeName != volume || claim.DeletionTimestamp != nil {
+			if claim := s.TheClaim("data-" + set + "-0"); claim.Spec.VolumeName != volume || claim.DeletionTimestamp != nil {
 				s.Errorf("the claim: %s, %v", claim.Spec.VolumeName, claim.DeletionTimestamp)
 			}
 			s.scheduled(set+"-0", m)
@@ -316,7 +318,7 @@ func backInRelease(s *scenario) {
 		default:
 			s.gone("pv", volume)
 		}
-		s.always("the data stays", 3*time.Second, func() string { s.intact(file); return "" })
+		s.Always("the data stays", 3*time.Second, func() string { s.intact(file); return "" })
 	}
 }
 
@@ -341,11 +343,11 @@ func blockedRelease(s *scenario) {
 	moved.register(s)
 	s.Cleanup(func() {
 		moved.driver.kill()
-		_, _ = command(backgroundContext, "kubectl", "delete", "node/moved", "csinode/moved", "--ignore-not-found")
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", moved.pod(), "--ignore-not-found", "--force", "--grace-period=0")
+		_, _ = harness.Command(backgroundContext, "kubectl", "delete", "node/moved", "csinode/moved", "--ignore-not-found")
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", harness.System, "delete", "pod", moved.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 	})
 	resume()
-	s.eventually("the other name blocks the release", patience, func() string {
+	s.Eventually("the other name blocks the release", harness.Patience, func() string {
 		for _, event := range s.events("PersistentVolumeClaim", "data-db-0") {
 			if event.Reason == "ReleaseWaits" && strings.Contains(event.Note, "moved") {
 				return ""
@@ -378,20 +380,20 @@ func notReleased(s *scenario) {
 	volume := s.volumeOf("db")
 	m.lose(s)
 	for _, pod := range []string{"waits", "other-0"} {
-		s.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+		s.Kubectl("delete", "pod", pod, "--force", "--grace-period=0")
 	}
 	s.pod("waits", []string{"plain"})
 	s.pod("other-0", []string{"data-other-0"})
 	s.evict("db")
 	s.elsewhere("db", volume)
 	for _, name := range []string{"plain", "scheduled", "needed", "other-class", "data-other-0"} {
-		claim := s.theClaim(name)
+		claim := s.TheClaim(name)
 		found := s.volume(claim.Spec.VolumeName)
 		if claim.DeletionTimestamp != nil || found.DeletionTimestamp != nil || found.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimDelete {
 			s.Errorf("claim %s: %v, its volume: %v %s", name, claim.DeletionTimestamp, found.DeletionTimestamp, found.Spec.PersistentVolumeReclaimPolicy)
 		}
 	}
-	s.kubectl("patch", "pvc", "needed", "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`)
+	s.Kubectl("patch", "pvc", "needed", "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`)
 	for _, name := range []string{"plain", "scheduled"} {
 		s.event("PersistentVolumeClaim", name, "ReleaseWaits")
 	}
@@ -406,8 +408,8 @@ func retainedRelease(s *scenario) {
 	volume := s.volumeOf("db")
 	m.lose(s)
 	s.evict("db")
-	s.eventually("the claim is made anew", patience, func() string {
-		claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
+	s.Eventually("the claim is made anew", harness.Patience, func() string {
+		claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), "data-db-0", metav1.GetOptions{})
 		if err != nil || claim.Spec.VolumeName == volume {
 			return fmt.Sprint(err, s.said("PersistentVolumeClaim", "data-db-0"))
 		}
@@ -418,7 +420,7 @@ func retainedRelease(s *scenario) {
 		s.Errorf("the volume: %v, %s", found.DeletionTimestamp, found.Status.Phase)
 	}
 	s.intact(file)
-	s.kubectl("delete", "pv", volume)
+	s.Kubectl("delete", "pv", volume)
 }
 
 // Proves: F10.
@@ -430,13 +432,13 @@ func retiredPool(s *scenario) {
 	// The disk is missing, and the node stays.
 	pool := filepath.Join(m.dir, "pools", "default")
 	m.driver.kill()
-	_, err := command(s.Context(), "umount", pool)
-	s.must(err)
+	_, err := harness.Command(s.Context(), "umount", pool)
+	s.Must(err)
 	retire := func() {
 		s.Helper()
-		_, err := command(s.Context(), os.Getenv("DRIVER"), "pool", "retire", s.volume(volume).Spec.CSI.VolumeHandle,
+		_, err := harness.Command(s.Context(), os.Getenv("DRIVER"), "pool", "retire", s.volume(volume).Spec.CSI.VolumeHandle,
 			"--state-dir", filepath.Join(m.dir, "state"))
-		s.must(err)
+		s.Must(err)
 	}
 	retire()
 	m.startDriver()
@@ -444,7 +446,7 @@ func retiredPool(s *scenario) {
 	if note := s.event("PersistentVolumeClaim", "data-db-0", "ReleaseWaits"); !strings.Contains(note, "cordon the node and delete the pod") {
 		s.Errorf("the reason: %s", note)
 	}
-	s.kubectl("cordon", m.name)
+	s.Kubectl("cordon", m.name)
 	s.evict("db")
 	s.elsewhere("db", volume)
 }

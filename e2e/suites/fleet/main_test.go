@@ -2,16 +2,14 @@ package fleet
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // backgroundContext outlives a test.
@@ -41,8 +39,8 @@ var waiting = func() time.Duration {
 // TestFleet has stages: each starts the central programs with other arguments, and its scenarios run one after the other,
 // because they hold writes and pause programs, or side by side.
 func TestFleet(t *testing.T) {
-	t.Cleanup(count)
-	(&scenario{T: t, namespace: metav1.NamespaceDefault}).build()
+	t.Cleanup(harness.Count)
+	(&scenario{harness.In(t, metav1.NamespaceDefault)}).build()
 	stage := func(name string, parallel bool, entries []entry, prepare func(*scenario)) {
 		t.Run(name, func(t *testing.T) {
 			prepared := false
@@ -50,7 +48,7 @@ func TestFleet(t *testing.T) {
 				t.Run(entry.title, func(t *testing.T) {
 					// A filter may leave no scenario of a stage.
 					if !prepared {
-						prepare(&scenario{T: t, namespace: metav1.NamespaceDefault})
+						prepare(&scenario{harness.In(t, metav1.NamespaceDefault)})
 						prepared = true
 					}
 					if parallel {
@@ -113,50 +111,10 @@ func TestFleet(t *testing.T) {
 	stage("restored", false, restored, losingNodes)
 }
 
-var results struct {
-	sync.Mutex
-	passed, failed, skipped int
-}
-
-// play creates the scenario's namespace, records the result, and dumps the state of the cluster after a failure.
+// play runs a scenario in a namespace of its own.
 func play(t *testing.T, entry entry, stage string) {
-	start := time.Now()
-	s := &scenario{T: t}
-	// Registered first, so it runs last and sees the failures of the others.
-	t.Cleanup(func() {
-		record(t, entry.title+", "+stage, time.Since(start))
-		if t.Failed() {
-			s.dump()
-		}
-		_ = client.CoreV1().Namespaces().Delete(backgroundContext, s.namespace, metav1.DeleteOptions{})
-	})
-	words := strings.FieldsFunc(strings.ToLower(entry.title), func(r rune) bool { return r < 'a' || r > 'z' })
-	meta := metav1.ObjectMeta{GenerateName: strings.Join(words[:min(3, len(words))], "-") + "-"}
-	space, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.namespace = space.Name
+	s := &scenario{harness.In(t, "")}
+	s.Note = ", " + stage
+	s.Begin(entry.title, s.explain)
 	entry.run(s)
-}
-
-func record(t *testing.T, title string, took time.Duration) {
-	results.Lock()
-	defer results.Unlock()
-	verdict := "passed"
-	switch {
-	case t.Skipped():
-		verdict = "skipped"
-		results.skipped++
-	case t.Failed():
-		verdict = "FAILED"
-		results.failed++
-	default:
-		results.passed++
-	}
-	fmt.Printf("%-7s %5.1f s  %s\n", verdict, took.Seconds(), title)
-}
-
-func count() {
-	fmt.Printf("%d passed, %d failed, %d skipped\n", results.passed, results.failed, results.skipped)
 }

@@ -16,6 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // paged are scenarios of the controller's page.
@@ -34,15 +36,15 @@ func (s *scenario) behindService() {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: account, Labels: map[string]string{"app.kubernetes.io/name": account}}, Spec: sleeper()}
 	pod.Spec.NodeName = rig.node1.name
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: 9809}}
-	_, err := client.CoreV1().Pods(system).Create(s.Context(), pod, metav1.CreateOptions{})
-	s.must(err)
+	_, err := harness.Client.CoreV1().Pods(harness.System).Create(s.Context(), pod, metav1.CreateOptions{})
+	s.Must(err)
 	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "pod", account, "--force", "--grace-period=0")
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", harness.System, "delete", "pod", account, "--force", "--grace-period=0")
 	})
-	s.kubectl("--namespace", system, "patch", "pod", account, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(
+	s.Kubectl("--namespace", harness.System, "patch", "pod", account, "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(
 		`{"status": {"phase": "Running", "podIP": %[1]q, "podIPs": [{"ip": %[1]q}], "conditions": [{"type": "Ready", "status": "True"}]}}`, outside))
-	s.eventually("the Service has an endpoint", patience, func() string {
-		_, err := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/" + system + "/services/" + account + ":http/proxy/readyz").DoRaw(s.Context())
+	s.Eventually("the Service has an endpoint", harness.Patience, func() string {
+		_, err := harness.Client.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/" + harness.System + "/services/" + account + ":http/proxy/readyz").DoRaw(s.Context())
 		if err != nil {
 			return err.Error()
 		}
@@ -55,16 +57,16 @@ func listed(s *scenario) {
 	m := s.extra("listed", "1G")
 	s.claim("alone", "late", naming(m.name))
 	volume := s.bound("alone", m)
-	s.kubectl("patch", "pv", volume.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
-	s.kubectl("delete", "pvc", "alone")
-	s.kubectl("delete", "pv", volume.Name)
+	s.Kubectl("patch", "pv", volume.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	s.Kubectl("delete", "pvc", "alone")
+	s.Kubectl("delete", "pv", volume.Name)
 	s.event("Node", m.name, "VolumeWithoutPersistentVolume")
 	s.behindService()
-	s.kubectl("create", "serviceaccount", "reader")
+	s.Kubectl("create", "serviceaccount", "reader")
 	reader := newProxy("reader")
-	reader.as(s.tokenOf(s.namespace, "reader"))
+	reader.as(s.tokenOf(s.Namespace, "reader"))
 	list := func(more ...string) (string, error) {
-		run := exec.CommandContext(s.Context(), os.Getenv("FLEET"), append([]string{"list", "--namespace", system}, more...)...)
+		run := exec.CommandContext(s.Context(), os.Getenv("FLEET"), append([]string{"list", "--namespace", harness.System}, more...)...)
 		run.Env = append(os.Environ(), "KUBECONFIG="+reader.config)
 		out, err := run.CombinedOutput()
 		return string(out), err
@@ -73,11 +75,11 @@ func listed(s *scenario) {
 	if err == nil || !strings.Contains(out, "rootcellar-fleet-reader") || !strings.Contains(out, "forbidden") {
 		s.Errorf("without the Role: %v, %s", err, out)
 	}
-	s.kubectl("--namespace", system, "create", "rolebinding", "e2e-reader", "--role", "rootcellar-fleet-reader", "--serviceaccount", s.namespace+":reader")
+	s.Kubectl("--namespace", harness.System, "create", "rolebinding", "e2e-reader", "--role", "rootcellar-fleet-reader", "--serviceaccount", s.Namespace+":reader")
 	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "--namespace", system, "delete", "rolebinding", "e2e-reader")
+		_, _ = harness.Command(backgroundContext, "kubectl", "--namespace", harness.System, "delete", "rolebinding", "e2e-reader")
 	})
-	s.eventually("the Role is in force", patience, func() string {
+	s.Eventually("the Role is in force", harness.Patience, func() string {
 		if out, err = list(); err != nil {
 			return out
 		}
@@ -102,7 +104,7 @@ func listed(s *scenario) {
 		s.Errorf("the list has the id of a volume:\n%s", out)
 	}
 	out, err = list("--json")
-	if s.must(err); !json.Valid([]byte(out)) {
+	if s.Must(err); !json.Valid([]byte(out)) {
 		s.Errorf("not JSON: %s", out)
 	}
 	for _, call := range reader.seen(func(c *call) bool { return !strings.HasSuffix(c.path, "/proxy/nodes") }) {
@@ -153,7 +155,7 @@ func crowded(s *scenario) {
 		cancel()
 		wait()
 	})
-	s.eventually("all are connected", patience, func() string {
+	s.Eventually("all are connected", harness.Patience, func() string {
 		if found := opened.Load(); found < 1000 {
 			return fmt.Sprint(found)
 		}
@@ -177,7 +179,7 @@ func crowded(s *scenario) {
 		}
 		return ""
 	}
-	s.always("the probes are answered", 10*time.Second, probe)
+	s.Always("the probes are answered", 10*time.Second, probe)
 	began := time.Now()
 	for name, copy := range copies {
 		s.claim(name, "late", copy, naming("never-there"))
@@ -186,6 +188,6 @@ func crowded(s *scenario) {
 	for name := range copies {
 		s.bound(name, rig.node1)
 	}
-	s.always("the probes are answered", 10*time.Second, probe)
+	s.Always("the probes are answered", 10*time.Second, probe)
 	s.Logf("%d probes, %d connections, two claims steered and bound in %v", probes, opened.Load(), time.Since(began).Round(time.Second))
 }

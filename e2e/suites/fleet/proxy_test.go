@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // call is one request of a client to the API server.
@@ -87,7 +89,7 @@ func newProxy(name string) *proxy {
 	}
 	p := &proxy{name: name, url: "http://" + listener.Addr().String(), running: map[*http.Request]context.CancelFunc{},
 		stalls: map[string]chan struct{}{}, lies: map[string]*lie{}}
-	p.as(admin.BearerToken)
+	p.as(harness.Admin.BearerToken)
 	p.config = filepath.Join(os.Getenv("RUN"), "kubeconfig-"+name)
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -99,7 +101,7 @@ current-context: e2e
 	if err := os.WriteFile(p.config, []byte(text), 0o600); err != nil {
 		panic(err)
 	}
-	upstream, err := url.Parse(admin.Host)
+	upstream, err := url.Parse(harness.Admin.Host)
 	if err != nil {
 		panic(err)
 	}
@@ -141,7 +143,7 @@ func (p *proxy) forward(r *http.Request) (*http.Response, error) {
 
 // as has the client call with this token.
 func (p *proxy) as(token string) {
-	config := rest.AnonymousClientConfig(admin)
+	config := rest.AnonymousClientConfig(harness.Admin)
 	config.BearerToken = token
 	gate, err := rest.TransportFor(config)
 	if err != nil {
@@ -264,8 +266,8 @@ func (h *hold) wait(s *scenario, what string) *call {
 	select {
 	case c := <-h.arrived:
 		return c
-	case <-time.After(patience):
-		s.Fatalf("not within %v: %s", patience, what)
+	case <-time.After(harness.Patience):
+		s.Fatalf("not within %v: %s", harness.Patience, what)
 		return nil
 	}
 }
@@ -276,7 +278,7 @@ func (h *hold) release(s *scenario, c *call) int {
 	h.decide(true)
 	select {
 	case <-h.done:
-	case <-time.After(patience):
+	case <-time.After(harness.Patience):
 		s.Fatalf("no answer to %s", c)
 	}
 	return c.status

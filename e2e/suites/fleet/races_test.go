@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var emptiest = []entry{
@@ -56,7 +58,7 @@ func threeNodes(s *scenario) {
 		s.claim(name+"-placed", "late", copy)
 		s.pod(name+"-placed", []string{name + "-placed"}, at(rig.node1))
 	}
-	s.eventually("the scheduler names the emptiest node", patience, func() string {
+	s.Eventually("the scheduler names the emptiest node", harness.Patience, func() string {
 		for name := range copies {
 			found := rig.scheduling.seen(to("PUT", s.path(name+"-pod")))
 			if len(found) == 0 {
@@ -68,7 +70,7 @@ func threeNodes(s *scenario) {
 		}
 		return ""
 	})
-	s.always("without the controller the copies wait", waiting, func() string {
+	s.Always("without the controller the copies wait", waiting, func() string {
 		for name := range copies {
 			for _, way := range []string{"-pod", "-alone", "-placed"} {
 				if reason := s.pending(name + way); reason != "" {
@@ -103,16 +105,16 @@ func threeNodes(s *scenario) {
 // logged checks that the controller has logged each of its writes to a claim of the scenario.
 func (s *scenario) logged() {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(run, "log", "fleet"))
-	s.must(err)
+	text, err := os.ReadFile(filepath.Join(harness.Run, "log", "fleet"))
+	s.Must(err)
 	lines := 0
 	for line := range strings.Lines(string(text)) {
-		if strings.Contains(line, " wrote ") && strings.Contains(line, "change="+selected+"=") && strings.Contains(line, s.namespace) {
+		if strings.Contains(line, " wrote ") && strings.Contains(line, "change="+selected+"=") && strings.Contains(line, s.Namespace) {
 			lines++
 		}
 	}
 	done := rig.fleet.seen(to("PATCH", "").and(func(c *call) bool {
-		return strings.Contains(c.path, s.namespace+"/persistentvolumeclaims/") && c.status == http.StatusOK
+		return strings.Contains(c.path, s.Namespace+"/persistentvolumeclaims/") && c.status == http.StatusOK
 	}))
 	if lines != len(done) {
 		s.Errorf("%d lines for these writes:%s", lines, listing(done))
@@ -141,7 +143,7 @@ func beforeFilter(s *scenario) {
 		s.claim(name, "late", copy)
 		s.names(name, rig.node1.name, 8*time.Second)
 		s.pod(name, []string{name})
-		s.eventually("the scheduler waits for the volume", patience, func() string {
+		s.Eventually("the scheduler waits for the volume", harness.Patience, func() string {
 			if found := rig.scheduling.seen(to("", s.path(name))); len(found) == 0 && !strings.Contains(s.said("PersistentVolumeClaim", name), "rovision") {
 				return s.said("Pod", name)
 			}
@@ -189,7 +191,7 @@ func tenSeconds(s *scenario) {
 		resume := rig.node3.provisioner.pause(s)
 		s.claim(name, "late", copy, naming(rig.node3.name))
 		started := time.Now()
-		s.eventually("the name is replaced", 40*time.Second, func() string {
+		s.Eventually("the name is replaced", 40*time.Second, func() string {
 			if len(s.patches(name)) == 0 {
 				return "not yet"
 			}
@@ -239,7 +241,7 @@ func afterRemoval(s *scenario) {
 			s.Errorf("the first removal: %d", status)
 		}
 		if provisionerVersion == "" {
-			s.eventually("6.4.0 removes the name of node1", patience, func() string {
+			s.Eventually("6.4.0 removes the name of node1", harness.Patience, func() string {
 				for _, c := range rig.node3.provisioning.seen(s.removals(name)) {
 					if c.status == http.StatusOK {
 						return ""
@@ -249,8 +251,8 @@ func afterRemoval(s *scenario) {
 			})
 			s.names(name, rig.node1.name, 30*time.Second)
 		} else {
-			s.always("6.3.0 cannot remove the name", 3*time.Second, func() string {
-				if got := s.theClaim(name).Annotations[selected]; got != rig.node1.name {
+			s.Always("6.3.0 cannot remove the name", 3*time.Second, func() string {
+				if got := s.TheClaim(name).Annotations[selected]; got != rig.node1.name {
 					return fmt.Sprintf("it is %q", got)
 				}
 				return ""
@@ -271,7 +273,7 @@ func duringTheCall(s *scenario) {
 		s.claim(name, "late", copy)
 		write := first.wait(s, "the controller names the node")
 		s.pod(name, []string{name})
-		s.names(name, rig.node3.name, patience)
+		s.names(name, rig.node3.name, harness.Patience)
 		if status := first.release(s, write); status != http.StatusConflict {
 			s.Errorf("the write of before the scheduler's: %d", status)
 		}
@@ -279,11 +281,11 @@ func duringTheCall(s *scenario) {
 		s.scheduled(name, rig.node1)
 		resume()
 		// The provisioner's call ends, and with it all that it would make or write.
-		s.always("node3 makes nothing, and the claim stays bound", 5*time.Second, func() string {
-			if made := rig.node3.directories(s, "default", s.namespace); len(made) > 0 {
+		s.Always("node3 makes nothing, and the claim stays bound", 5*time.Second, func() string {
+			if made := rig.node3.directories(s, "default", s.Namespace); len(made) > 0 {
 				return fmt.Sprint(made)
 			}
-			if phase := s.theClaim(name).Status.Phase; phase != "Bound" {
+			if phase := s.TheClaim(name).Status.Phase; phase != "Bound" {
 				return string(phase)
 			}
 			return ""
@@ -306,7 +308,7 @@ func wrongNodeDown(s *scenario) {
 		s.claim(name, "late", copy)
 		write := first.wait(s, "the controller names the node")
 		s.pod(name, []string{name})
-		s.names(name, rig.node3.name, patience)
+		s.names(name, rig.node3.name, harness.Patience)
 		first.release(s, write)
 		s.bound(name, rig.node1)
 		s.scheduled(name, rig.node1)
@@ -322,11 +324,11 @@ func lateForDeleted(s *scenario) {
 		ours := rig.fleet.hold(s, to("PATCH", s.path(name)))
 		s.claim(name, "late", copy)
 		write := ours.wait(s, "the controller names the node")
-		s.kubectl("delete", "pvc", name, "--timeout", patience.String())
+		s.Kubectl("delete", "pvc", name, "--timeout", harness.Patience.String())
 		if status := ours.release(s, write); status != http.StatusNotFound && status != http.StatusConflict {
 			s.Errorf("the write to a deleted claim: %d", status)
 		}
-		if _, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), name, metav1.GetOptions{}); !missing(err) {
+		if _, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), name, metav1.GetOptions{}); !missing(err) {
 			s.Errorf("the claim is there: %v", err)
 		}
 	}
@@ -339,12 +341,12 @@ func lateForAnother(s *scenario) {
 		ours := rig.fleet.hold(s, to("PATCH", s.path(name)))
 		s.claim(name, "late", copy)
 		write := ours.wait(s, "the controller names the node")
-		s.kubectl("delete", "pvc", name, "--timeout", patience.String())
+		s.Kubectl("delete", "pvc", name, "--timeout", harness.Patience.String())
 		s.claim(name, "late")
 		if status := ours.release(s, write); status != http.StatusConflict {
 			s.Errorf("the write to another claim: %d", status)
 		}
-		s.always("the new claim names no node", 3*time.Second, func() string { return s.theClaim(name).Annotations[selected] })
+		s.Always("the new claim names no node", 3*time.Second, func() string { return s.TheClaim(name).Annotations[selected] })
 	}
 }
 
@@ -355,14 +357,14 @@ func lateForBound(s *scenario) {
 		ours := rig.fleet.hold(s, to("PATCH", s.path(name)))
 		s.claim(name, "late", copy)
 		write := ours.wait(s, "the controller names the node")
-		s.kubectl("annotate", "pvc", name, selected+"="+rig.node1.name)
+		s.Kubectl("annotate", "pvc", name, selected+"="+rig.node1.name)
 		s.bound(name, rig.node1)
-		s.kubectl("annotate", "pvc", name, selected+"=mark", "--overwrite")
+		s.Kubectl("annotate", "pvc", name, selected+"=mark", "--overwrite")
 		if status := ours.release(s, write); status != http.StatusConflict {
 			s.Errorf("the write to a bound claim: %d", status)
 		}
-		s.always("a bound claim is left alone", 12*time.Second, func() string {
-			if got := s.theClaim(name).Annotations[selected]; got != "mark" {
+		s.Always("a bound claim is left alone", 12*time.Second, func() string {
+			if got := s.TheClaim(name).Annotations[selected]; got != "mark" {
 				return "it names " + got
 			}
 			return ""
@@ -377,7 +379,7 @@ func lateForChanged(s *scenario) {
 		ours := rig.fleet.hold(s, to("PATCH", s.path(name)))
 		s.claim(name, "late", copy)
 		write := ours.wait(s, "the controller names the node")
-		s.kubectl("label", "pvc", name, "colour=blue")
+		s.Kubectl("label", "pvc", name, "colour=blue")
 		if status := ours.release(s, write); status != http.StatusConflict {
 			s.Errorf("the write to a changed claim: %d", status)
 		}
@@ -403,9 +405,9 @@ func slowCopy(s *scenario) {
 		if _, err := os.Stat(filepath.Dir(dir)); err != nil {
 			dir = filepath.Join(made[0], fmt.Sprint(i))
 		}
-		s.must(os.MkdirAll(dir, 0o755))
+		s.Must(os.MkdirAll(dir, 0o755))
 		for j := range 500 {
-			s.must(os.WriteFile(filepath.Join(dir, fmt.Sprint(j)), []byte("kept"), 0o644))
+			s.Must(os.WriteFile(filepath.Join(dir, fmt.Sprint(j)), []byte("kept"), 0o644))
 		}
 	}
 	for _, m := range nodes() {
@@ -419,7 +421,7 @@ func slowCopy(s *scenario) {
 		}
 	}()
 	s.claim("cloned", "slow", from("PersistentVolumeClaim", "source"))
-	s.eventually("the first call ends before the copy", patience, func() string {
+	s.Eventually("the first call ends before the copy", harness.Patience, func() string {
 		said := s.said("PersistentVolumeClaim", "cloned")
 		// The client or the server says that the time is over.
 		if !strings.Contains(said, "DeadlineExceeded") && !strings.Contains(said, "Timeout expired") && !strings.Contains(said, "Aborted") {
@@ -429,9 +431,9 @@ func slowCopy(s *scenario) {
 	})
 	// Somebody takes the name away meanwhile, and a pod comes.
 	if s.pending("cloned") == "" {
-		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Patch(s.Context(), "cloned", types.MergePatchType,
+		_, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Patch(s.Context(), "cloned", types.MergePatchType,
 			[]byte(fmt.Sprintf(`{"metadata": {"annotations": {%q: null}}}`, selected)), metav1.PatchOptions{})
-		s.must(err)
+		s.Must(err)
 	}
 	s.pod("cloned", []string{"cloned"})
 	s.bound("cloned", rig.node1)

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // restored is the last stage, because the objects of others go back in time too.
@@ -31,7 +33,7 @@ type central struct {
 func (s *scenario) find(name string) *central {
 	s.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	s.must(err)
+	s.Must(err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		arguments := strings.Split(string(bytes.TrimRight(text, "\x00")), "\x00")
@@ -39,7 +41,7 @@ func (s *scenario) find(name string) *central {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		s.must(err)
+		s.Must(err)
 		return &central{s, pid, arguments}
 	}
 	s.Fatalf("%s does not run", name)
@@ -48,7 +50,7 @@ func (s *scenario) find(name string) *central {
 
 func (c *central) signal(signal syscall.Signal) {
 	c.s.Helper()
-	c.s.must(syscall.Kill(c.pid, signal))
+	c.s.Must(syscall.Kill(c.pid, signal))
 }
 
 // states returns the first letters of the states of its threads.
@@ -68,7 +70,7 @@ func (c *central) states() string {
 func (c *central) end() {
 	c.s.Helper()
 	c.signal(syscall.SIGKILL)
-	c.s.eventually("the program ends", patience, func() string { return strings.Trim(c.states(), "Z") })
+	c.s.Eventually("the program ends", harness.Patience, func() string { return strings.Trim(c.states(), "Z") })
 }
 
 func (c *central) start() {
@@ -78,12 +80,12 @@ func (c *central) start() {
 // backup copies the data of etcd as a power cut would leave them, and returns the directory.
 func (s *scenario) backup() string {
 	s.Helper()
-	etcd, to := s.find("etcd"), filepath.Join(run, "etcd-backup")
+	etcd, to := s.find("etcd"), filepath.Join(harness.Run, "etcd-backup")
 	etcd.signal(syscall.SIGSTOP)
 	defer etcd.signal(syscall.SIGCONT)
-	s.eventually("etcd is stopped", patience, func() string { return strings.Trim(etcd.states(), "T") })
-	_, err := command(s.Context(), "cp", "--archive", filepath.Join(run, "etcd"), to)
-	s.must(err)
+	s.Eventually("etcd is stopped", harness.Patience, func() string { return strings.Trim(etcd.states(), "T") })
+	_, err := harness.Command(s.Context(), "cp", "--archive", filepath.Join(harness.Run, "etcd"), to)
+	s.Must(err)
 	return to
 }
 
@@ -102,12 +104,12 @@ func (s *scenario) restore(backup string) {
 	server, etcd := s.find("kube-apiserver"), s.find("etcd")
 	server.end()
 	etcd.end()
-	s.must(os.RemoveAll(filepath.Join(run, "etcd")))
-	s.must(os.Rename(backup, filepath.Join(run, "etcd")))
+	s.Must(os.RemoveAll(filepath.Join(harness.Run, "etcd")))
+	s.Must(os.Rename(backup, filepath.Join(harness.Run, "etcd")))
 	etcd.start()
 	server.start()
-	s.eventually("the API server is ready", patience, func() string {
-		if _, err := command(s.Context(), "kubectl", "get", "--raw", "/readyz"); err != nil {
+	s.Eventually("the API server is ready", harness.Patience, func() string {
+		if _, err := harness.Command(s.Context(), "kubectl", "get", "--raw", "/readyz"); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -150,7 +152,7 @@ func restoredServer(s *scenario) {
 	}
 	s.restore(backup)
 	for _, volume := range later {
-		if _, err := client.CoreV1().PersistentVolumes().Get(s.Context(), volume.Name, metav1.GetOptions{}); !missing(err) {
+		if _, err := harness.Client.CoreV1().PersistentVolumes().Get(s.Context(), volume.Name, metav1.GetOptions{}); !missing(err) {
 			s.Fatalf("%s is in the backup: %v", volume.Name, err)
 		}
 	}
@@ -171,15 +173,15 @@ func restoredServer(s *scenario) {
 		intact()
 		return s.released(kept)
 	}
-	s.always("the controller writes nothing", 20*time.Second, check)
+	s.Always("the controller writes nothing", 20*time.Second, check)
 	s.control(rig.arguments...)
-	s.always("the next controller writes nothing", 10*time.Second, check)
+	s.Always("the next controller writes nothing", 10*time.Second, check)
 	s.printsManifests(m)
 	young.register(s)
 	young.startProvisioner()
 	young.startSnapshotter()
 	s.printsManifests(young)
-	s.always("the controller writes nothing", 10*time.Second, check)
+	s.Always("the controller writes nothing", 10*time.Second, check)
 }
 
 // deleting matches the commands that delete data or objects.
@@ -189,13 +191,13 @@ var deleting = regexp.MustCompile("(volume|snapshot|kubectl) delete|delete --raw
 // anything is printed.
 func (s *scenario) printsManifests(m *machine) {
 	s.Helper()
-	s.eventually("the volumes of "+m.name+" are reported", patience, func() string {
+	s.Eventually("the volumes of "+m.name+" are reported", harness.Patience, func() string {
 		if said := s.said("Node", m.name); !strings.Contains(said, "volume manifest") {
 			return "it is said" + said
 		}
 		return ""
 	})
-	s.always("no command that deletes is printed", 5*time.Second, func() string {
+	s.Always("no command that deletes is printed", 5*time.Second, func() string {
 		if said := s.said("Node", m.name); deleting.MatchString(said) {
 			return said
 		}

@@ -6,7 +6,6 @@
 package fleet
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -32,36 +31,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-)
 
-const (
-	driver = "csi.rootcellar.dev"
-	system = "rootcellar-system"
-	// topologyKey is the label that names a volume's node.
-	topologyKey = "topology.rootcellar.dev/node"
-	// patience is the time for work that takes seconds on an idle machine.
-	patience = 2 * time.Minute
+	"rootcellar.dev/e2e/suites/harness"
 )
-
-// run is the directory of logs and of the nodes' files, root the repository.
-var run, root = os.Getenv("RUN"), filepath.Dir(os.Getenv("E2E"))
 
 var quiet = log.New(io.Discard, "", 0)
 
-// admin has all rights, and calls the API server without a proxy.
-var admin = func() *rest.Config {
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	if err != nil {
-		panic(err)
-	}
-	config.QPS, config.Burst = 500, 1000
-	return config
-}()
-
-var client, objects = kubernetes.NewForConfigOrDie(admin), dynamic.NewForConfigOrDie(admin)
+var objects = dynamic.NewForConfigOrDie(harness.Admin)
 
 func resourceOf(name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: name}
@@ -77,7 +53,7 @@ type process struct {
 
 // launch starts a program whose output is added to a log of this name.
 func launch(name string, env []string, program string, arguments ...string) *process {
-	out, err := os.OpenFile(filepath.Join(run, "log", name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	out, err := os.OpenFile(filepath.Join(harness.Run, "log", name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		panic(err)
 	}
@@ -112,10 +88,10 @@ func (p *process) kill() {
 
 // pause stops the program, and returns the function that continues it. On a busy machine the signal arrives late.
 func (p *process) pause(s *scenario) func() {
-	s.must(p.Process.Signal(syscall.SIGSTOP))
-	s.eventually("the program is stopped", patience, func() string {
+	s.Must(p.Process.Signal(syscall.SIGSTOP))
+	s.Eventually("the program is stopped", harness.Patience, func() string {
 		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Process.Pid))
-		s.must(err)
+		s.Must(err)
 		for _, file := range stats {
 			// The state follows the name, which may have any character.
 			text, err := os.ReadFile(file)
@@ -131,7 +107,7 @@ func (p *process) pause(s *scenario) func() {
 }
 
 // key is the file with the key of the drivers' pages.
-var key = filepath.Join(run, "inventory-key")
+var key = filepath.Join(harness.Run, "inventory-key")
 
 // machine is a node: its objects, its disks and its programs.
 type machine struct {
@@ -155,8 +131,8 @@ var sidecars = map[string][]string{}
 
 // render returns the objects of the chart with snapshots, rootcellar-fleet, and these values.
 func render(values string) []*unstructured.Unstructured {
-	text, err := exec.Command("helm", "template", "rootcellar", filepath.Join(root, "deploy/chart"), "--kube-version", "1.36.0",
-		"--namespace", system, "--set", "snapshots.enabled=true,fleet.enabled=true,namespace.create=true,"+values).Output()
+	text, err := exec.Command("helm", "template", "rootcellar", filepath.Join(harness.Root, "deploy/chart"), "--kube-version", "1.36.0",
+		"--namespace", harness.System, "--set", "snapshots.enabled=true,fleet.enabled=true,namespace.create=true,"+values).Output()
 	if err != nil {
 		panic(fmt.Sprint(err, string(text)))
 	}
@@ -177,35 +153,35 @@ func render(values string) []*unstructured.Unstructured {
 // install creates the chart's objects but its pods, and the CRDs of snapshots.
 func (s *scenario) install() {
 	s.Helper()
-	s.kubectl("apply", "--server-side", "--kustomize", filepath.Join(os.Getenv("PARTS"), "snapshot-controller", "crd"))
-	s.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout", patience.String())
-	file := filepath.Join(run, "chart.yaml")
+	s.Kubectl("apply", "--server-side", "--kustomize", filepath.Join(os.Getenv("PARTS"), "snapshot-controller", "crd"))
+	s.Kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout", harness.Patience.String())
+	file := filepath.Join(harness.Run, "chart.yaml")
 	var text strings.Builder
 	for _, object := range render("fleet.inventory=false") {
 		switch object.GetKind() {
 		case "DaemonSet":
 			containers, _, err := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
-			s.must(err)
+			s.Must(err)
 			for _, container := range containers {
 				arguments, _, err := unstructured.NestedStringSlice(container.(map[string]any), "args")
-				s.must(err)
+				s.Must(err)
 				sidecars[container.(map[string]any)["name"].(string)] = arguments
 			}
 		case "Deployment":
 		default:
 			line, err := object.MarshalJSON()
-			s.must(err)
+			s.Must(err)
 			text.WriteString("---\n" + string(line))
 		}
 	}
-	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
-	s.kubectl("--namespace", system, "apply", "--server-side", "--filename", file)
+	s.Must(os.WriteFile(file, []byte(text.String()), 0o644))
+	s.Kubectl("--namespace", harness.System, "apply", "--server-side", "--filename", file)
 }
 
 // classes creates the classes of the scenarios.
 func (s *scenario) classes() {
 	s.Helper()
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: taken}
@@ -232,7 +208,7 @@ metadata: {name: slow}
 provisioner: %[1]s
 parameters: {pool: slow, copy: allowed}
 volumeBindingMode: WaitForFirstConsumer
-`, driver))
+`, harness.Driver), "--server-side")
 }
 
 // grant gives the account the rights and the policies of the functions that these values turn on.
@@ -243,26 +219,26 @@ func (s *scenario) grant(values string) {
 		switch object.GetKind() {
 		case "ConfigMap", "ClusterRole", "Role", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding":
 			line, err := object.MarshalJSON()
-			s.must(err)
+			s.Must(err)
 			text.WriteString("---\n" + string(line) + "\n")
 		}
 	}
-	file := filepath.Join(run, "rights.yaml")
-	s.must(os.WriteFile(file, []byte(text.String()), 0o644))
+	file := filepath.Join(harness.Run, "rights.yaml")
+	s.Must(os.WriteFile(file, []byte(text.String()), 0o644))
 	// A scenario before may have changed the rights.
-	s.kubectl("--namespace", system, "apply", "--server-side", "--force-conflicts", "--filename", file)
+	s.Kubectl("--namespace", harness.System, "apply", "--server-side", "--force-conflicts", "--filename", file)
 }
 
 // disk mounts an image with a filesystem below the node's directory. The mount ends with the namespaces of cluster.sh.
 func (m *machine) disk(s *scenario, name, size, filesystem string) {
 	s.Helper()
 	image, dir := filepath.Join(m.dir, name+".img"), filepath.Join(m.dir, "pools", name)
-	s.must(os.MkdirAll(dir, 0o755))
+	s.Must(os.MkdirAll(dir, 0o755))
 	for _, step := range [][]string{
 		{"truncate", "-s", size, image}, {"mkfs." + filesystem, "-q", image}, {"mount", "-o", "loop", image, dir},
 	} {
-		_, err := command(s.Context(), step[0], step[1:]...)
-		s.must(err)
+		_, err := harness.Command(s.Context(), step[0], step[1:]...)
+		s.Must(err)
 	}
 }
 
@@ -279,7 +255,7 @@ func (s *scenario) machine(name, size string) *machine {
 	s.Helper()
 	rig.number++
 	// reap.sh removes directories of these names, and the path of a socket is short.
-	m := &machine{name: name, value: name, dir: filepath.Join(run, fmt.Sprint("node", rig.number)), port: 9820 + rig.number}
+	m := &machine{name: name, value: name, dir: filepath.Join(harness.Run, fmt.Sprint("node", rig.number)), port: 9820 + rig.number}
 	m.disk(s, "default", size, "xfs")
 	m.disk(s, "slow", "600M", "ext4")
 	return m
@@ -307,15 +283,15 @@ func (m *machine) report(s *scenario) {
 	m.startSnapshotter()
 	m.reports(s, "late")
 	if m.value != m.name {
-		s.kubectl("label", "node", m.name, topologyKey+"="+m.value, "--overwrite")
+		s.Kubectl("label", "node", m.name, harness.TopologyKey+"="+m.value, "--overwrite")
 	}
 }
 
 // reports waits until the capacity of the node for this class is known.
 func (m *machine) reports(s *scenario, class string) {
 	s.Helper()
-	s.eventually("the capacity of "+m.name+" for "+class+" is known", patience, func() string {
-		capacities, err := client.StorageV1().CSIStorageCapacities(system).List(s.Context(), metav1.ListOptions{})
+	s.Eventually("the capacity of "+m.name+" for "+class+" is known", harness.Patience, func() string {
+		capacities, err := harness.Client.StorageV1().CSIStorageCapacities(harness.System).List(s.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -325,7 +301,7 @@ func (m *machine) reports(s *scenario, class string) {
 			}) {
 				continue
 			}
-			m.value = capacity.NodeTopology.MatchLabels[topologyKey]
+			m.value = capacity.NodeTopology.MatchLabels[harness.TopologyKey]
 			return ""
 		}
 		return "not yet"
@@ -358,7 +334,7 @@ var provisionerVersion string
 func (m *machine) startProvisioner(changes ...string) { m.startProvisionerIn(nil, changes...) }
 
 func (m *machine) startProvisionerIn(env []string, changes ...string) {
-	env = append(env, "NODE_NAME="+m.name, "NAMESPACE="+system, "POD_NAME="+m.pod())
+	env = append(env, "NODE_NAME="+m.name, "NAMESPACE="+harness.System, "POD_NAME="+m.pod())
 	m.provisioner = m.sidecar("csi-provisioner", "csi-provisioner"+provisionerVersion, m.provisioning, env, changes...)
 }
 
@@ -393,7 +369,7 @@ func (m *machine) makeNode(s *scenario) {
 	s.Helper()
 	labels := map[string]string{}
 	if len(m.name) <= 63 && !m.unlabelled {
-		labels[topologyKey] = m.name
+		labels[harness.TopologyKey] = m.name
 	}
 	s.node(m.name, labels, m.taints, hardware(m.dir))
 }
@@ -411,32 +387,32 @@ func (s *scenario) node(name string, labels map[string]string, taints []corev1.T
 		corev1.LabelHostname: name[:min(63, len(name))], corev1.LabelOSStable: "linux",
 	}}, Status: corev1.NodeStatus{NodeInfo: info}}
 	maps.Copy(node.Labels, labels)
-	_, err := client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
-	s.must(err)
+	_, err := harness.Client.CoreV1().Nodes().Create(s.Context(), node, metav1.CreateOptions{})
+	s.Must(err)
 	patch := func(text string, subresources ...string) {
-		_, err := client.CoreV1().Nodes().Patch(s.Context(), name, types.MergePatchType, []byte(text), metav1.PatchOptions{}, subresources...)
-		s.must(err)
+		_, err := harness.Client.CoreV1().Nodes().Patch(s.Context(), name, types.MergePatchType, []byte(text), metav1.PatchOptions{}, subresources...)
+		s.Must(err)
 	}
 	room := `{"cpu": "64", "memory": "256Gi", "pods": "1000"}`
 	patch(fmt.Sprintf(`{"status": {"capacity": %[1]s, "allocatable": %[1]s,
 		"conditions": [{"type": "Ready", "status": "True", "reason": "Rig", "lastHeartbeatTime": %[2]q, "lastTransitionTime": %[2]q}]}}`, room, time.Now().UTC().Format(time.RFC3339)), "status")
 	// The API server adds a taint to each new node.
 	text, err := json.Marshal(taints)
-	s.must(err)
+	s.Must(err)
 	patch(fmt.Sprintf(`{"spec": {"taints": %s}}`, text))
 }
 
 // registerDriver does what the kubelet does when it has registered the driver.
 func (m *machine) registerDriver(s *scenario) {
 	s.Helper()
-	node, err := client.CoreV1().Nodes().Get(s.Context(), m.name, metav1.GetOptions{})
-	s.must(err)
+	node, err := harness.Client.CoreV1().Nodes().Get(s.Context(), m.name, metav1.GetOptions{})
+	s.Must(err)
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: m.name, UID: node.UID}
 	info := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: m.name, OwnerReferences: []metav1.OwnerReference{owner}}, Spec: storagev1.CSINodeSpec{
-		Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: m.name, TopologyKeys: []string{topologyKey}}},
+		Drivers: []storagev1.CSINodeDriver{{Name: harness.Driver, NodeID: m.name, TopologyKeys: []string{harness.TopologyKey}}},
 	}}
-	_, err = client.StorageV1().CSINodes().Create(s.Context(), info, metav1.CreateOptions{})
-	s.must(err)
+	_, err = harness.Client.StorageV1().CSINodes().Create(s.Context(), info, metav1.CreateOptions{})
+	s.Must(err)
 }
 
 // makePod creates the driver's pod, which owns the capacities.
@@ -445,8 +421,8 @@ func (m *machine) makePod(s *scenario) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: m.pod(), Labels: map[string]string{"app.kubernetes.io/name": "rootcellar"}}, Spec: sleeper()}
 	pod.Spec.NodeName = m.name
 	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{Name: "http", ContainerPort: int32(m.port)}}
-	s.eventually("the pod of the driver is created", patience, func() string {
-		_, err := client.CoreV1().Pods(system).Create(s.Context(), pod, metav1.CreateOptions{})
+	s.Eventually("the pod of the driver is created", harness.Patience, func() string {
+		_, err := harness.Client.CoreV1().Pods(harness.System).Create(s.Context(), pod, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return err.Error()
 		}
@@ -457,15 +433,15 @@ func (m *machine) makePod(s *scenario) {
 func (m *machine) podIsReady(s *scenario, ready bool) {
 	s.Helper()
 	status := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[ready]
-	s.kubectl("--namespace", system, "patch", "pod", m.pod(), "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(
+	s.Kubectl("--namespace", harness.System, "patch", "pod", m.pod(), "--subresource=status", "--type=merge", "--patch", fmt.Sprintf(
 		`{"status": {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}], "conditions": [{"type": "Ready", "status": %q}]}}`, status))
 }
 
 // unregister deletes the node's objects, as a cloud does for a machine that it has removed.
 func (m *machine) unregister(s *scenario) {
 	s.Helper()
-	s.kubectl("delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
-	s.kubectl("--namespace", system, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
+	s.Kubectl("delete", "node/"+m.name, "csinode/"+m.name, "--ignore-not-found")
+	s.Kubectl("--namespace", harness.System, "delete", "pod", m.pod(), "--ignore-not-found", "--force", "--grace-period=0")
 }
 
 // lose has the node missing with its machine.
@@ -497,7 +473,7 @@ func (m *machine) stop() {
 func (m *machine) directories(s *scenario, pool, text string) []string {
 	s.Helper()
 	entries, err := os.ReadDir(filepath.Join(m.dir, "pools", pool, "volumes"))
-	s.must(err)
+	s.Must(err)
 	var found []string
 	for _, entry := range entries {
 		if strings.Contains(entry.Name(), text) {
@@ -525,7 +501,7 @@ func nodes() []*machine { return []*machine{rig.node1, rig.node2, rig.node3} }
 // build starts everything but the controller.
 func (s *scenario) build() {
 	s.Helper()
-	s.must(os.WriteFile(key, []byte("the key of the pages of all drivers\n"), 0o600))
+	s.Must(os.WriteFile(key, []byte("the key of the pages of all drivers\n"), 0o600))
 	s.install()
 	s.classes()
 	rig.scheduling, rig.labelling, rig.fleet = newProxy("scheduler"), newProxy("snapshot-controller"), newProxy("fleet")
@@ -538,8 +514,8 @@ kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
 clientConnection: {kubeconfig: %q, contentType: application/json, qps: 200, burst: 400}
 `, rig.scheduling.config)
-	file := filepath.Join(run, "scheduler.yaml")
-	s.must(os.WriteFile(file, []byte(config), 0o644))
+	file := filepath.Join(harness.Run, "scheduler.yaml")
+	s.Must(os.WriteFile(file, []byte(config), 0o644))
 	launch("kube-scheduler", nil, "kube-scheduler", "--config", file, "--feature-gates=StorageCapacityScoring=true", "--secure-port=0")
 }
 
@@ -560,7 +536,7 @@ func (s *scenario) control(arguments ...string) {
 	s.Helper()
 	s.uncontrol()
 	rig.arguments = arguments
-	env := []string{"KUBECONFIG=" + rig.fleet.config, "POD_NAMESPACE=" + system, "RUST_LOG=info,rootcellar_fleet=debug"}
+	env := []string{"KUBECONFIG=" + rig.fleet.config, "POD_NAMESPACE=" + harness.System, "RUST_LOG=info,rootcellar_fleet=debug"}
 	rig.controller = launch("fleet", env, os.Getenv("FLEET"), append([]string{"--http", "0.0.0.0:9809"}, arguments...)...)
 }
 
@@ -570,14 +546,4 @@ func (s *scenario) uncontrol() {
 		rig.controller.kill()
 		rig.controller = nil
 	}
-}
-
-// command runs a program and returns its output, errors included.
-func command(ctx context.Context, name string, arguments ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, name, arguments...).CombinedOutput()
-	text := strings.TrimSpace(string(out))
-	if err != nil {
-		return text, fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, text)
-	}
-	return text, nil
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // account is the controller's, and the name of its roles.
@@ -27,7 +29,7 @@ const account = "rootcellar-fleet"
 // token returns one of the controller's account.
 func (s *scenario) token() string {
 	s.Helper()
-	return s.tokenOf(system, account)
+	return s.tokenOf(harness.System, account)
 }
 
 // tokenOf returns one of an account.
@@ -35,8 +37,8 @@ func (s *scenario) tokenOf(namespace, name string) string {
 	s.Helper()
 	seconds := int64(3600)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
-	made, err := client.CoreV1().ServiceAccounts(namespace).CreateToken(s.Context(), name, request, metav1.CreateOptions{})
-	s.must(err)
+	made, err := harness.Client.CoreV1().ServiceAccounts(namespace).CreateToken(s.Context(), name, request, metav1.CreateOptions{})
+	s.Must(err)
 	return made.Status.Token
 }
 
@@ -46,7 +48,7 @@ func (s *scenario) asAccount() {
 	s.uncontrol()
 	rig.fleet.as(s.token())
 	s.Cleanup(func() {
-		rig.fleet.as(admin.BearerToken)
+		rig.fleet.as(harness.Admin.BearerToken)
 		s.control("--steer", "--label")
 	})
 }
@@ -133,12 +135,12 @@ func patchOf(path string, value any) []byte {
 // allowed waits until the API server answers so for the account.
 func (s *scenario) allowed(r right, want bool) {
 	s.Helper()
-	s.eventually("the API server knows the rights", patience, func() string {
+	s.Eventually("the API server knows the rights", harness.Patience, func() string {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + system + ":" + account, Groups: []string{"system:serviceaccounts", "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: r.group, Resource: r.resource, Verb: r.verb, Namespace: system},
+			User: "system:serviceaccount:" + harness.System + ":" + account, Groups: []string{"system:serviceaccounts", "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: r.group, Resource: r.resource, Verb: r.verb, Namespace: harness.System},
 		}}
-		answer, err := client.AuthorizationV1().SubjectAccessReviews().Create(s.Context(), review, metav1.CreateOptions{})
+		answer, err := harness.Client.AuthorizationV1().SubjectAccessReviews().Create(s.Context(), review, metav1.CreateOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -158,7 +160,7 @@ func (s *scenario) probe(name string) func() string {
 	full := s.claim(name+"-full", "late", from("PersistentVolumeClaim", "source"), ofSize("10Gi"))
 	return func() string {
 		for _, claim := range []string{name, name + "-cloned"} {
-			if reason := s.theClaim(claim); reason.Status.Phase != corev1.ClaimBound {
+			if reason := s.TheClaim(claim); reason.Status.Phase != corev1.ClaimBound {
 				return claim + " is not bound"
 			}
 		}
@@ -207,27 +209,27 @@ func (s *scenario) grantedAndUsed(rules ...[]rbacv1.PolicyRule) []right {
 func rightsUsed(s *scenario) {
 	s.sources()
 	s.asAccount()
-	cluster, err := client.RbacV1().ClusterRoles().Get(s.Context(), account, metav1.GetOptions{})
-	s.must(err)
-	own, err := client.RbacV1().Roles(system).Get(s.Context(), account, metav1.GetOptions{})
-	s.must(err)
+	cluster, err := harness.Client.RbacV1().ClusterRoles().Get(s.Context(), account, metav1.GetOptions{})
+	s.Must(err)
+	own, err := harness.Client.RbacV1().Roles(harness.System).Get(s.Context(), account, metav1.GetOptions{})
+	s.Must(err)
 	rig.fleet.forget()
 	s.control("--steer", "--label")
-	s.eventually("all is done with these rights", patience, s.probe("whole"))
+	s.Eventually("all is done with these rights", harness.Patience, s.probe("whole"))
 	granted := s.grantedAndUsed(cluster.Rules, own.Rules)
 	restore := func() {
-		_, err := client.RbacV1().ClusterRoles().Patch(backgroundContext, account, types.JSONPatchType, patchOf("/rules", cluster.Rules), metav1.PatchOptions{})
-		s.must(err)
-		_, err = client.RbacV1().Roles(system).Patch(backgroundContext, account, types.JSONPatchType, patchOf("/rules", own.Rules), metav1.PatchOptions{})
-		s.must(err)
+		_, err := harness.Client.RbacV1().ClusterRoles().Patch(backgroundContext, account, types.JSONPatchType, patchOf("/rules", cluster.Rules), metav1.PatchOptions{})
+		s.Must(err)
+		_, err = harness.Client.RbacV1().Roles(harness.System).Patch(backgroundContext, account, types.JSONPatchType, patchOf("/rules", own.Rules), metav1.PatchOptions{})
+		s.Must(err)
 	}
 	defer restore()
 	for i, r := range granted {
 		s.uncontrol()
-		_, err := client.RbacV1().ClusterRoles().Patch(s.Context(), account, types.JSONPatchType, patchOf("/rules", without(cluster.Rules, r)), metav1.PatchOptions{})
-		s.must(err)
-		_, err = client.RbacV1().Roles(system).Patch(s.Context(), account, types.JSONPatchType, patchOf("/rules", without(own.Rules, r)), metav1.PatchOptions{})
-		s.must(err)
+		_, err := harness.Client.RbacV1().ClusterRoles().Patch(s.Context(), account, types.JSONPatchType, patchOf("/rules", without(cluster.Rules, r)), metav1.PatchOptions{})
+		s.Must(err)
+		_, err = harness.Client.RbacV1().Roles(harness.System).Patch(s.Context(), account, types.JSONPatchType, patchOf("/rules", without(own.Rules, r)), metav1.PatchOptions{})
+		s.Must(err)
 		s.allowed(r, false)
 		s.control("--steer", "--label")
 		done := s.probe(fmt.Sprint("less-", i))
@@ -248,22 +250,22 @@ func rightsUsed(s *scenario) {
 		s.allowed(r, true)
 		// Their space is for the next ones.
 		probe := fmt.Sprint("less-", i)
-		s.kubectl("delete", "pvc", probe, probe+"-cloned", probe+"-full", "--timeout", patience.String())
+		s.Kubectl("delete", "pvc", probe, probe+"-cloned", probe+"-full", "--timeout", harness.Patience.String())
 	}
 	s.control("--steer", "--label")
-	s.eventually("all is done with all rights again", patience, s.probe("again"))
+	s.Eventually("all is done with all rights again", harness.Patience, s.probe("again"))
 }
 
 // Proves: F1.
 func writesRefused(s *scenario) {
 	s.sources()
-	config := rest.AnonymousClientConfig(admin)
+	config := rest.AnonymousClientConfig(harness.Admin)
 	config.BearerToken = s.token()
 	core, others := kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config)
 	s.uncontrol()
 	defer s.control("--steer", "--label")
 	ctx := s.Context()
-	claims := core.CoreV1().PersistentVolumeClaims(s.namespace)
+	claims := core.CoreV1().PersistentVolumeClaims(s.Namespace)
 	fresh := func(name string, changes ...change) {
 		s.claim(name, "late", append(changes, func(claim *corev1.PersistentVolumeClaim) {
 			claim.Labels = map[string]string{"old": "label"}
@@ -274,7 +276,7 @@ func writesRefused(s *scenario) {
 	fresh("plain")
 	fresh("named", from("VolumeSnapshot", "taken"), naming("another"))
 	labelled := s.contentOf("taken")
-	s.eventually("the content is labelled", patience, func() string {
+	s.Eventually("the content is labelled", harness.Patience, func() string {
 		_, err := objects.Resource(contentKind).Patch(ctx, labelled, types.MergePatchType, []byte(`{"metadata":{"labels":{"`+managedBy+`":"node1"}}}`), metav1.PatchOptions{})
 		if err != nil {
 			return err.Error()
@@ -282,10 +284,10 @@ func writesRefused(s *scenario) {
 		return ""
 	})
 	bare := s.handed("bare", s.handleOf(labelled), "Retain")
-	foreign := s.namespace + "-foreign"
+	foreign := s.Namespace + "-foreign"
 	s.create(contentKind, "VolumeSnapshotContent", foreign, map[string]any{
 		"driver": "csi.other.example", "deletionPolicy": "Retain", "source": map[string]any{"snapshotHandle": "other"},
-		"volumeSnapshotRef": map[string]any{"name": "foreign", "namespace": s.namespace},
+		"volumeSnapshotRef": map[string]any{"name": "foreign", "namespace": s.Namespace},
 	})
 	patch := func(name, text string, subresources ...string) func() error {
 		return func() error {
@@ -305,7 +307,7 @@ func writesRefused(s *scenario) {
 	node := meta("annotations", selected, `"node1"`)
 	label := meta("labels", managedBy, `"node1"`)
 	// The policies are in force a moment after their creation.
-	s.eventually("the policy is in force", patience, func() string {
+	s.Eventually("the policy is in force", harness.Patience, func() string {
 		if err := patch("unbound", meta("labels", "new", `"label"`))(); !apierrors.IsForbidden(err) {
 			return fmt.Sprint(err)
 		}
@@ -345,7 +347,7 @@ func writesRefused(s *scenario) {
 			return err
 		},
 		"a claim is updated": func() error {
-			claim := s.theClaim("unbound")
+			claim := s.TheClaim("unbound")
 			claim.Annotations[selected] = "node1"
 			_, err := claims.Update(ctx, claim, metav1.UpdateOptions{})
 			return err
@@ -369,34 +371,37 @@ func writesRefused(s *scenario) {
 		"a content of another driver gets a node": mark(foreign, label),
 		"a content is deleted":                    func() error { return others.Resource(contentKind).Delete(ctx, bare, metav1.DeleteOptions{}) },
 		"a snapshot is deleted": func() error {
-			return others.Resource(snapshotKind).Namespace(s.namespace).Delete(ctx, "taken", metav1.DeleteOptions{})
+			return others.Resource(snapshotKind).Namespace(s.Namespace).Delete(ctx, "taken", metav1.DeleteOptions{})
 		},
 		"a snapshot gets a label": func() error {
-			_, err := others.Resource(snapshotKind).Namespace(s.namespace).Patch(ctx, "taken", types.MergePatchType, []byte(label), metav1.PatchOptions{})
+			_, err := others.Resource(snapshotKind).Namespace(s.Namespace).Patch(ctx, "taken", types.MergePatchType, []byte(label), metav1.PatchOptions{})
 			return err
 		},
 		"a volume gets a label": func() error {
-			_, err := core.CoreV1().PersistentVolumes().Patch(ctx, s.theClaim("source").Spec.VolumeName, types.MergePatchType, []byte(label), metav1.PatchOptions{})
+			_, err := core.CoreV1().PersistentVolumes().Patch(ctx, s.TheClaim("source").Spec.VolumeName, types.MergePatchType, []byte(label), metav1.PatchOptions{})
 			return err
 		},
 		"a volume is deleted": func() error {
-			return core.CoreV1().PersistentVolumes().Delete(ctx, s.theClaim("source").Spec.VolumeName, metav1.DeleteOptions{})
+			return core.CoreV1().PersistentVolumes().Delete(ctx, s.TheClaim("source").Spec.VolumeName, metav1.DeleteOptions{})
 		},
 		"a node gets a label": func() error {
 			_, err := core.CoreV1().Nodes().Patch(ctx, "node1", types.MergePatchType, []byte(label), metav1.PatchOptions{})
 			return err
 		},
-		"a node is deleted":   func() error { return core.CoreV1().Nodes().Delete(ctx, "node1", metav1.DeleteOptions{}) },
-		"a class is deleted":  func() error { return core.StorageV1().StorageClasses().Delete(ctx, "late", metav1.DeleteOptions{}) },
-		"a pod is created":    func() error { return createPod(s, core) },
-		"a secret is read":    func() error { _, err := core.CoreV1().Secrets(system).List(ctx, metav1.ListOptions{}); return err },
+		"a node is deleted":  func() error { return core.CoreV1().Nodes().Delete(ctx, "node1", metav1.DeleteOptions{}) },
+		"a class is deleted": func() error { return core.StorageV1().StorageClasses().Delete(ctx, "late", metav1.DeleteOptions{}) },
+		"a pod is created":   func() error { return createPod(s, core) },
+		"a secret is read": func() error {
+			_, err := core.CoreV1().Secrets(harness.System).List(ctx, metav1.ListOptions{})
+			return err
+		},
 		"a secret is created": func() error { return createSecret(s, core) },
 		"a lease is read": func() error {
-			_, err := core.CoordinationV1().Leases(system).List(ctx, metav1.ListOptions{})
+			_, err := core.CoordinationV1().Leases(harness.System).List(ctx, metav1.ListOptions{})
 			return err
 		},
 		"a token is made": func() error {
-			_, err := core.CoreV1().ServiceAccounts(system).CreateToken(ctx, "rootcellar", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+			_, err := core.CoreV1().ServiceAccounts(harness.System).CreateToken(ctx, "rootcellar", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 			return err
 		},
 		"a role changes": func() error {
@@ -404,9 +409,12 @@ func writesRefused(s *scenario) {
 			return err
 		},
 		"a capacity is deleted": func() error {
-			return core.StorageV1().CSIStorageCapacities(system).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+			return core.StorageV1().CSIStorageCapacities(harness.System).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 		},
-		"an event is read": func() error { _, err := core.EventsV1().Events(system).List(ctx, metav1.ListOptions{}); return err },
+		"an event is read": func() error {
+			_, err := core.EventsV1().Events(harness.System).List(ctx, metav1.ListOptions{})
+			return err
+		},
 	}
 	for what, try := range refusedWrites {
 		// Some of these are refused to everybody.
@@ -417,29 +425,29 @@ func writesRefused(s *scenario) {
 	for what, try := range map[string]func() error{
 		"a claim gets its node": patch("unbound", node), "a claim gets another node": patch("named", node), "a content gets its node": mark(bare, label),
 	} {
-		s.must(wrap(what, try()))
+		s.Must(wrap(what, try()))
 	}
 	// The policies are for the account alone.
-	_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Patch(ctx, "unbound", types.MergePatchType, []byte(meta("labels", "new", `"label"`)), metav1.PatchOptions{})
-	s.must(err)
+	_, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Patch(ctx, "unbound", types.MergePatchType, []byte(meta("labels", "new", `"label"`)), metav1.PatchOptions{})
+	s.Must(err)
 	_, err = objects.Resource(contentKind).Patch(ctx, labelled, types.MergePatchType, []byte(meta("labels", managedBy, `"node2"`)), metav1.PatchOptions{})
-	s.must(err)
+	s.Must(err)
 }
 
 // lostRights is the last scenario of its stage, which ran with the rights of the account.
 //
 // Proves: F1.
 func lostRights(s *scenario) {
-	cluster, err := client.RbacV1().ClusterRoles().Get(s.Context(), account, metav1.GetOptions{})
-	s.must(err)
-	own, err := client.RbacV1().Roles(system).Get(s.Context(), account, metav1.GetOptions{})
-	s.must(err)
-	if results.passed+results.failed < lostScenarios-1 {
+	cluster, err := harness.Client.RbacV1().ClusterRoles().Get(s.Context(), account, metav1.GetOptions{})
+	s.Must(err)
+	own, err := harness.Client.RbacV1().Roles(harness.System).Get(s.Context(), account, metav1.GetOptions{})
+	s.Must(err)
+	if harness.Ended() < lostScenarios-1 {
 		s.Log("scenarios of the stage were left out, so the used rights are not compared")
 	} else {
 		s.grantedAndUsed(cluster.Rules, own.Rules)
 	}
-	config := rest.AnonymousClientConfig(admin)
+	config := rest.AnonymousClientConfig(harness.Admin)
 	config.BearerToken = s.token()
 	core := kubernetes.NewForConfigOrDie(config)
 	s.uncontrol()
@@ -450,14 +458,14 @@ func lostRights(s *scenario) {
 	s.claim("waits", "late", naming("missing"))
 	released := s.source("released", rig.node1)
 	rig.node1.provisioner.pause(s)
-	s.kubectl("delete", "pvc", "released", "--wait=false")
-	s.eventually("the volume is released", patience, func() string {
+	s.Kubectl("delete", "pvc", "released", "--wait=false")
+	s.Eventually("the volume is released", harness.Patience, func() string {
 		if found := s.volume(released.Name); found.Status.Phase != corev1.VolumeReleased {
 			return string(found.Status.Phase)
 		}
 		return ""
 	})
-	volumes, claims := core.CoreV1().PersistentVolumes(), core.CoreV1().PersistentVolumeClaims(s.namespace)
+	volumes, claims := core.CoreV1().PersistentVolumes(), core.CoreV1().PersistentVolumeClaims(s.Namespace)
 	patch := func(name, text string) func() error {
 		return func() error {
 			_, err := volumes.Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
@@ -473,8 +481,8 @@ func lostRights(s *scenario) {
 	policy := func(policy, claim, more string) string {
 		return fmt.Sprintf(`{"metadata": {"annotations": {%q: %s}}, "spec": {"persistentVolumeReclaimPolicy": %q%s}}`, releasedClaim, claim, policy, more)
 	}
-	uid := fmt.Sprintf("%q", s.theClaim("bound").UID)
-	maps, file := core.CoreV1().ConfigMaps(system), []byte(`{"data": {"mine": "ids"}}`)
+	uid := fmt.Sprintf("%q", s.TheClaim("bound").UID)
+	maps, file := core.CoreV1().ConfigMaps(harness.System), []byte(`{"data": {"mine": "ids"}}`)
 	deletes := func(name string) func() error {
 		return func() error { return volumes.Delete(ctx, name, metav1.DeleteOptions{}) }
 	}
@@ -499,9 +507,11 @@ func lostRights(s *scenario) {
 		"a bound claim loses its node":           of("bound", `{"metadata": {"annotations": {"`+selected+`": null}}}`),
 		"a claim loses its node and a finalizer": of("waits", `{"metadata": {"annotations": {"`+selected+`": null}, "finalizers": null}}`),
 		"a claim's finalizers go":                of("held", `{"metadata": {"finalizers": null}}`),
-		"a pod is deleted":                       func() error { return core.CoreV1().Pods(system).Delete(ctx, rig.node1.pod(), metav1.DeleteOptions{}) },
-		"another ConfigMap is read":              func() error { _, err := maps.Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); return err },
-		"all ConfigMaps are read":                func() error { _, err := maps.List(ctx, metav1.ListOptions{}); return err },
+		"a pod is deleted": func() error {
+			return core.CoreV1().Pods(harness.System).Delete(ctx, rig.node1.pod(), metav1.DeleteOptions{})
+		},
+		"another ConfigMap is read": func() error { _, err := maps.Get(ctx, "kube-root-ca.crt", metav1.GetOptions{}); return err },
+		"all ConfigMaps are read":   func() error { _, err := maps.List(ctx, metav1.ListOptions{}); return err },
 		"another ConfigMap changes": func() error {
 			_, err := maps.Patch(ctx, "kube-root-ca.crt", types.MergePatchType, file, metav1.PatchOptions{})
 			return err
@@ -512,14 +522,17 @@ func lostRights(s *scenario) {
 			return err
 		},
 		"the DaemonSets of others are read": func() error {
-			_, err := core.AppsV1().DaemonSets(s.namespace).List(ctx, metav1.ListOptions{})
+			_, err := core.AppsV1().DaemonSets(s.Namespace).List(ctx, metav1.ListOptions{})
 			return err
 		},
 		"a DaemonSet is deleted": func() error {
-			return core.AppsV1().DaemonSets(system).Delete(ctx, "rootcellar", metav1.DeleteOptions{})
+			return core.AppsV1().DaemonSets(harness.System).Delete(ctx, "rootcellar", metav1.DeleteOptions{})
 		},
-		"a set is deleted": func() error { return core.AppsV1().StatefulSets(s.namespace).Delete(ctx, "db", metav1.DeleteOptions{}) },
-		"a secret is read": func() error { _, err := core.CoreV1().Secrets(system).List(ctx, metav1.ListOptions{}); return err },
+		"a set is deleted": func() error { return core.AppsV1().StatefulSets(s.Namespace).Delete(ctx, "db", metav1.DeleteOptions{}) },
+		"a secret is read": func() error {
+			_, err := core.CoreV1().Secrets(harness.System).List(ctx, metav1.ListOptions{})
+			return err
+		},
 	}
 	for what, try := range refused {
 		if err := try(); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
@@ -539,22 +552,22 @@ func lostRights(s *scenario) {
 		{"delete a claim", func() error { return claims.Delete(ctx, "bound", metav1.DeleteOptions{}) }},
 		{"delete a released volume", deletes(released.Name)},
 	} {
-		s.must(wrap(allowed.what, allowed.try()))
+		s.Must(wrap(allowed.what, allowed.try()))
 	}
 	// Nothing writes Delete, also for a volume that the controller itself retained.
 	begun, retained := s.source("begun", rig.node2), s.source("retained", rig.node2)
-	uid = fmt.Sprintf("%q", s.theClaim("begun").UID)
-	s.must(wrap("retain", patch(begun.Name, policy("Retain", uid, ""))()))
-	s.kubectl("patch", "pv", retained.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
+	uid = fmt.Sprintf("%q", s.TheClaim("begun").UID)
+	s.Must(wrap("retain", patch(begun.Name, policy("Retain", uid, ""))()))
+	s.Kubectl("patch", "pv", retained.Name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Retain"}}`)
 	for _, name := range []string{begun.Name, retained.Name} {
 		for _, claim := range []string{"null", uid} {
 			if err := patch(name, policy("Delete", claim, ""))(); !apierrors.IsForbidden(err) {
 				s.Errorf("a retained volume is to be deleted with its claim: %v", err)
 			}
 		}
-		s.kubectl("patch", "pv", name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
+		s.Kubectl("patch", "pv", name, "--patch", `{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
 	}
-	s.kubectl("patch", "pvc", "held", "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`)
+	s.Kubectl("patch", "pvc", "held", "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`)
 }
 
 func wrap(what string, err error) error {
@@ -565,11 +578,11 @@ func wrap(what string, err error) error {
 }
 
 func createPod(s *scenario, core kubernetes.Interface) error {
-	_, err := core.CoreV1().Pods(s.namespace).Create(s.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: sleeper()}, metav1.CreateOptions{})
+	_, err := core.CoreV1().Pods(s.Namespace).Create(s.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: sleeper()}, metav1.CreateOptions{})
 	return err
 }
 
 func createSecret(s *scenario, core kubernetes.Interface) error {
-	_, err := core.CoreV1().Secrets(s.namespace).Create(s.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
+	_, err := core.CoreV1().Secrets(s.Namespace).Create(s.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "mine"}}, metav1.CreateOptions{})
 	return err
 }

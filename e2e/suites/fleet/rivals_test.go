@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // rivals are scenarios in which somebody else does the same as the controller.
@@ -31,8 +33,8 @@ func deletions(path string, of ...*proxy) []call {
 func (s *scenario) again(h held) types.UID {
 	s.Helper()
 	var uid types.UID
-	s.eventually("the set makes its claim again", patience, func() string {
-		claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), h.claim.Name, metav1.GetOptions{})
+	s.Eventually("the set makes its claim again", harness.Patience, func() string {
+		claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), h.claim.Name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -48,7 +50,7 @@ func (s *scenario) again(h held) types.UID {
 func (s *scenario) same(h held, uid types.UID) string {
 	s.Helper()
 	s.intact(h.file)
-	claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), h.claim.Name, metav1.GetOptions{})
+	claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.Context(), h.claim.Name, metav1.GetOptions{})
 	if err != nil || claim.UID != uid || claim.DeletionTimestamp != nil {
 		return fmt.Sprint(claim.UID, claim.DeletionTimestamp, err)
 	}
@@ -75,7 +77,7 @@ func deletedMeanwhile(s *scenario) {
 		}
 		// The release goes on meanwhile, and the volume of a node that is back stays.
 		ends := rig.fleet.hold(s, to(http.MethodDelete, "/persistentvolumes/"+volume))
-		s.kubectl("delete", "pvc", h.claim.Name)
+		s.Kubectl("delete", "pvc", h.claim.Name)
 		uid := s.again(h)
 		end := ends.wait(s, "the controller deletes the volume")
 		if returns {
@@ -88,13 +90,13 @@ func deletedMeanwhile(s *scenario) {
 			s.Errorf("the late deletion: %d", status)
 		}
 		if returns {
-			s.always("the volume keeps its data, and waits for a person", 8*time.Second, func() string {
+			s.Always("the volume keeps its data, and waits for a person", 8*time.Second, func() string {
 				return s.retained(volume, corev1.VolumeReleased, h.file) + s.same(h, uid)
 			})
 			s.decides(volume, m, corev1.PersistentVolumeReclaimRetain)
 		} else {
 			s.elsewhere(set, volume)
-			s.always("the claim is deleted once", 5*time.Second, func() string { return s.same(h, uid) })
+			s.Always("the claim is deleted once", 5*time.Second, func() string { return s.same(h, uid) })
 			m.back(s)
 			s.event("Node", m.name, "VolumeWithoutPersistentVolume")
 		}
@@ -130,7 +132,7 @@ func twoControllers(s *scenario) {
 		s.evict(set)
 		held := late.wait(s, "the first controller writes "+write.name)
 		begin := rig.controller.pause(s)
-		env := []string{"KUBECONFIG=" + second.config, "POD_NAMESPACE=" + system, "RUST_LOG=info,rootcellar_fleet=debug"}
+		env := []string{"KUBECONFIG=" + second.config, "POD_NAMESPACE=" + harness.System, "RUST_LOG=info,rootcellar_fleet=debug"}
 		rival := launch("fleet-second", env, os.Getenv("FLEET"), append([]string{"--http", "127.0.0.1:9808"}, losing...)...)
 		s.Cleanup(rival.kill)
 		s.gone("pv", volume)
@@ -144,7 +146,7 @@ func twoControllers(s *scenario) {
 			s.Errorf("the late write of %s: %d", write.name, status)
 		}
 		begin()
-		s.always("the new claim stays while both run", 8*time.Second, func() string { return s.same(h, uid) })
+		s.Always("the new claim stays while both run", 8*time.Second, func() string { return s.same(h, uid) })
 		rival.kill()
 		for path, most := range map[string]int{s.path(h.claim.Name): 1, "/persistentvolumes/" + volume: 1} {
 			if found := deletions(path, rig.fleet, second); len(found) > most {

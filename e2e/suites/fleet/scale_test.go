@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
 
+	"rootcellar.dev/e2e/suites/harness"
 	"rootcellar.dev/e2e/suites/measure"
 )
 
@@ -60,14 +61,14 @@ type scale struct {
 
 // TestScale is no scenario. It measures, and leaves the rows of benches/results/scale.tsv.
 func TestScale(t *testing.T) {
-	t.Cleanup(count)
+	t.Cleanup(harness.Count)
 	title := fmt.Sprintf("the price of %d nodes with %s volumes", fleetNodes, fleetVolume)
 	t.Run(title, func(t *testing.T) { play(t, entry{title, measureScale}, "scale") })
 }
 
 func measureScale(s *scenario) {
 	c := &scale{scenario: s, server: processOf("kube-apiserver")}
-	defer func() { s.must(os.WriteFile(filepath.Join(run, "scale.rows"), []byte(c.rows.String()), 0o644)) }()
+	defer func() { s.Must(os.WriteFile(filepath.Join(harness.Run, "scale.rows"), []byte(c.rows.String()), 0o644)) }()
 	s.install()
 	rig.fleet = newProxy("fleet")
 	c.startControllers()
@@ -104,7 +105,7 @@ func (c *scale) row(figure string, value float64) {
 // startControllers starts the controller manager. While claims and volumes are made by hand, it is off.
 func (c *scale) startControllers() {
 	c.controllers = launch("kube-controller-manager", nil, "kube-controller-manager", "--kubeconfig="+os.Getenv("KUBECONFIG"),
-		"--service-account-private-key-file="+filepath.Join(run, "pki/sa.key"), "--root-ca-file="+filepath.Join(run, "pki/apiserver.crt"),
+		"--service-account-private-key-file="+filepath.Join(harness.Run, "pki/sa.key"), "--root-ca-file="+filepath.Join(harness.Run, "pki/apiserver.crt"),
 		"--use-service-account-credentials=true", "--leader-elect=false",
 		"--controllers=*,-node-lifecycle-controller,-taint-eviction-controller")
 }
@@ -127,8 +128,8 @@ func (c *scale) addNodes() {
 		c.real = append(c.real, m)
 		c.nodes = append(c.nodes, m.name)
 	}
-	classes, err := client.StorageV1().StorageClasses().List(c.Context(), metav1.ListOptions{})
-	c.must(err)
+	classes, err := harness.Client.StorageV1().StorageClasses().List(c.Context(), metav1.ListOptions{})
+	c.Must(err)
 	var adding group
 	for i := range fleetNodes - realNodes {
 		name := fmt.Sprint("watcher", i+1)
@@ -140,17 +141,17 @@ func (c *scale) addNodes() {
 
 // addWatcher adds the objects of a node.
 func (c *scale) addWatcher(name string, classes []storagev1.StorageClass) {
-	c.node(name, map[string]string{topologyKey: name}, nil, hardware(name))
+	c.node(name, map[string]string{harness.TopologyKey: name}, nil, hardware(name))
 	(&machine{name: name}).registerDriver(c.scenario)
 	for _, class := range classes {
 		size := resource.MustParse("100Gi")
-		_, err := client.StorageV1().CSIStorageCapacities(system).Create(c.Context(), &storagev1.CSIStorageCapacity{
+		_, err := harness.Client.StorageV1().CSIStorageCapacities(harness.System).Create(c.Context(), &storagev1.CSIStorageCapacity{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: "csisc-", Labels: map[string]string{
-				"csi.storage.k8s.io/drivername": driver, "csi.storage.k8s.io/managed-by": "external-provisioner-" + name}},
-			NodeTopology:     &metav1.LabelSelector{MatchLabels: map[string]string{topologyKey: name}},
+				"csi.storage.k8s.io/drivername": harness.Driver, "csi.storage.k8s.io/managed-by": "external-provisioner-" + name}},
+			NodeTopology:     &metav1.LabelSelector{MatchLabels: map[string]string{harness.TopologyKey: name}},
 			StorageClassName: class.Name, Capacity: &size, MaximumVolumeSize: &size,
 		}, metav1.CreateOptions{})
-		c.must(err)
+		c.Must(err)
 	}
 }
 
@@ -160,7 +161,7 @@ func (c *scale) model() {
 	m := c.real[0]
 	c.claimFor("model", m.name)
 	c.modelVolume = c.bound("model", m)
-	c.modelClaim = c.theClaim("model")
+	c.modelClaim = c.TheClaim("model")
 	c.stopRest()
 }
 
@@ -183,7 +184,7 @@ func (c *scale) stopRest() {
 func (c *scale) fill(size string) {
 	c.Helper()
 	until, err := strconv.Atoi(size)
-	c.must(err)
+	c.Must(err)
 	begin := time.Now()
 	var filling group
 	for i := c.volumes; i < until; i++ {
@@ -198,7 +199,7 @@ func (c *scale) fill(size string) {
 // copy makes the claim and the volume of this number.
 func (c *scale) copy(i int) {
 	ctx := c.Context()
-	claims, volumes := client.CoreV1().PersistentVolumeClaims(c.namespace), client.CoreV1().PersistentVolumes()
+	claims, volumes := harness.Client.CoreV1().PersistentVolumeClaims(c.Namespace), harness.Client.CoreV1().PersistentVolumes()
 	// Lists are compressed, so the names are as random as those of real volumes.
 	uid, handle := string(uuid.NewUUID()), strings.ReplaceAll(string(uuid.NewUUID()), "-", "")
 	claim, volume := c.modelClaim.DeepCopy(), c.modelVolume.DeepCopy()
@@ -207,19 +208,19 @@ func (c *scale) copy(i int) {
 	claim.Annotations[selected] = name
 	claim.Spec.VolumeName = "pvc-" + uid
 	claim, err := claims.Create(ctx, claim, metav1.CreateOptions{})
-	c.must(err)
+	c.Must(err)
 	claim.Status = c.modelClaim.Status
 	_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
-	c.must(err)
+	c.Must(err)
 	volume.ObjectMeta = metav1.ObjectMeta{Name: claim.Spec.VolumeName, Annotations: volume.Annotations, Finalizers: volume.Finalizers, ManagedFields: volume.ManagedFields}
 	volume.Spec.ClaimRef.Name, volume.Spec.ClaimRef.UID = claim.Name, claim.UID
 	volume.Spec.CSI.VolumeHandle = volume.Spec.CSI.VolumeHandle[:len(volume.Spec.CSI.VolumeHandle)-len(handle)] + handle
 	volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values = []string{name}
 	volume, err = volumes.Create(ctx, volume, metav1.CreateOptions{})
-	c.must(err)
+	c.Must(err)
 	volume.Status = c.modelVolume.Status
 	_, err = volumes.UpdateStatus(ctx, volume, metav1.UpdateOptions{})
-	c.must(err)
+	c.Must(err)
 }
 
 // startOfProvisioner measures a csi-provisioner from its start until it has served a claim: as the Go runtime collects
@@ -233,8 +234,8 @@ func (c *scale) startOfProvisioner() {
 		before, begin := usageOf(c.server), time.Now()
 		m.provisioner.kill()
 		c.provision(m, "GOMEMLIMIT="+strings.Replace(limit, "none", "off", 1))
-		c.eventually("claim "+name+" is bound", slowly, func() string {
-			if phase := c.theClaim(name).Status.Phase; phase != corev1.ClaimBound {
+		c.Eventually("claim "+name+" is bound", slowly, func() string {
+			if phase := c.TheClaim(name).Status.Phase; phase != corev1.ClaimBound {
 				return string(phase)
 			}
 			return ""
@@ -253,7 +254,7 @@ func (c *scale) startWatchers() {
 	c.watchers = newWatchers(c.Context())
 	begin := time.Now()
 	for _, node := range c.nodes[realNodes:] {
-		c.must(c.watchers.start(node))
+		c.Must(c.watchers.start(node))
 	}
 	c.Logf("%d watchers in %v", len(c.nodes)-realNodes, time.Since(begin))
 	c.row("API server: memory with all watchers, MiB", usageOf(c.server).resident)
@@ -262,7 +263,7 @@ func (c *scale) startWatchers() {
 func (c *scale) writes() float64 {
 	c.Helper()
 	writes, err := etcdWrites(c.Context())
-	c.must(err)
+	c.Must(err)
 	return writes
 }
 
@@ -299,9 +300,9 @@ func (c *scale) comeAndGo() {
 				claim.Labels = map[string]string{"come": fmt.Sprint(c.volumes)}
 			})
 		}
-		c.eventually("all claims are bound", slowly, func() string {
-			claims, err := client.CoreV1().PersistentVolumeClaims(c.namespace).List(c.Context(), metav1.ListOptions{LabelSelector: "come=" + fmt.Sprint(c.volumes)})
-			c.must(err)
+		c.Eventually("all claims are bound", slowly, func() string {
+			claims, err := harness.Client.CoreV1().PersistentVolumeClaims(c.Namespace).List(c.Context(), metav1.ListOptions{LabelSelector: "come=" + fmt.Sprint(c.volumes)})
+			c.Must(err)
 			for _, claim := range claims.Items {
 				if claim.Status.Phase == corev1.ClaimBound && !bound[claim.Name] {
 					bound[claim.Name] = true
@@ -319,9 +320,9 @@ func (c *scale) comeAndGo() {
 	}
 	c.rates("a volume deleted", comings, func() {
 		for _, name := range names {
-			c.must(client.CoreV1().PersistentVolumeClaims(c.namespace).Delete(c.Context(), name, metav1.DeleteOptions{}))
+			c.Must(harness.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(c.Context(), name, metav1.DeleteOptions{}))
 		}
-		c.eventually("all are deleted", slowly, func() string {
+		c.Eventually("all are deleted", slowly, func() string {
 			for _, m := range c.real {
 				if left := m.directories(c.scenario, "default", "come"); len(left) > 0 {
 					return fmt.Sprint(left)
@@ -335,8 +336,8 @@ func (c *scale) comeAndGo() {
 // schedule measures how fast claims get a node. The percentage is of the nodes that the scheduler compares; 0: its own.
 func (c *scale) schedule(settings string, scoring bool, percentage int) {
 	c.Helper()
-	file := filepath.Join(run, "scheduler.yaml")
-	c.must(os.WriteFile(file, []byte(fmt.Sprintf(`
+	file := filepath.Join(harness.Run, "scheduler.yaml")
+	c.Must(os.WriteFile(file, []byte(fmt.Sprintf(`
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 leaderElection: {leaderElect: false}
@@ -363,12 +364,12 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 		}
 		placed := func(i int) bool {
 			if claims {
-				return c.theClaim(name(i)).Annotations[selected] != ""
+				return c.TheClaim(name(i)).Annotations[selected] != ""
 			}
 			return c.nodeOf(name(i)) != ""
 		}
 		wait := func(i int) {
-			c.eventually("pod "+name(i)+" has a node", slowly, func() string {
+			c.Eventually("pod "+name(i)+" has a node", slowly, func() string {
 				if !placed(i) {
 					return "it has none" + c.said("Pod", name(i))
 				}
@@ -390,9 +391,9 @@ clientConnection: {kubeconfig: %q, qps: 1000, burst: 2000}
 		c.row(fmt.Sprintf("scheduler, %s: pods %s per second", settings, kind), float64(count)/time.Since(begin).Seconds())
 		c.row(fmt.Sprintf("scheduler, %s: CPU for a pod %s, ms", settings, kind), (usageOf(scheduler.Process.Pid).cpu-before.cpu)*1000/float64(count))
 		for i := range count + 1 {
-			c.must(client.CoreV1().Pods(c.namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
+			c.Must(harness.Client.CoreV1().Pods(c.Namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
 			if claims {
-				c.must(client.CoreV1().PersistentVolumeClaims(c.namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
+				c.Must(harness.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(c.Context(), name(i), metav1.DeleteOptions{}))
 			}
 		}
 	}
@@ -403,8 +404,8 @@ func (c *scale) startOfController() {
 	c.Helper()
 	begin := time.Now()
 	c.control(losing...)
-	c.eventually("the controller has read the cluster", slowly, func() string {
-		if _, err := command(c.Context(), "curl", "--silent", "--fail", "http://127.0.0.1:9809/readyz"); err != nil {
+	c.Eventually("the controller has read the cluster", slowly, func() string {
+		if _, err := harness.Command(c.Context(), "curl", "--silent", "--fail", "http://127.0.0.1:9809/readyz"); err != nil {
 			return err.Error()
 		}
 		return ""

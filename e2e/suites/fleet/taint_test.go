@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // startup is the taint with which nodes start, and other is one of somebody else.
 var (
-	startup = corev1.Taint{Key: driver + "/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
+	startup = corev1.Taint{Key: harness.Driver + "/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
 	other   = corev1.Taint{Key: "example.com/other", Value: "kept", Effect: corev1.TaintEffectNoSchedule}
 )
 
@@ -43,15 +45,15 @@ func (s *scenario) starting(name string) *machine {
 
 func (s *scenario) taints(m *machine) []corev1.Taint {
 	s.Helper()
-	node, err := client.CoreV1().Nodes().Get(s.Context(), m.name, metav1.GetOptions{})
-	s.must(err)
+	node, err := harness.Client.CoreV1().Nodes().Get(s.Context(), m.name, metav1.GetOptions{})
+	s.Must(err)
 	return node.Spec.Taints
 }
 
 // untainted waits until the node has these taints alone.
 func (s *scenario) untainted(m *machine, rest ...corev1.Taint) {
 	s.Helper()
-	s.eventually("node "+m.name+" loses its startup taint", patience, func() string {
+	s.Eventually("node "+m.name+" loses its startup taint", harness.Patience, func() string {
 		if found := s.taints(m); !slices.Equal(found, rest) {
 			return fmt.Sprint(found, s.said("Node", m.name))
 		}
@@ -62,7 +64,7 @@ func (s *scenario) untainted(m *machine, rest ...corev1.Taint) {
 // staysTainted checks that the node keeps its startup taint for a while.
 func (s *scenario) staysTainted(m *machine, because string) {
 	s.Helper()
-	s.always("it has the startup taint, because "+because, 2*time.Second, func() string {
+	s.Always("it has the startup taint, because "+because, 2*time.Second, func() string {
 		if found := s.taints(m); !slices.Contains(found, startup) {
 			return fmt.Sprint(found)
 		}
@@ -101,7 +103,7 @@ func untainted(s *scenario) {
 	if found := rig.fleet.seen(removal(m)); len(found) != 1 {
 		s.Errorf("the writes:%s", listing(found))
 	}
-	s.always("the other taint stays", 2*time.Second, func() string {
+	s.Always("the other taint stays", 2*time.Second, func() string {
 		if found := s.taints(m); !slices.Equal(found, []corev1.Taint{other}) {
 			return fmt.Sprint(found)
 		}
@@ -117,11 +119,11 @@ func changedMeanwhile(s *scenario) {
 	m.startProvisioner()
 	held := write.wait(s, "the controller removes the taint")
 	added := corev1.Taint{Key: "example.com/added", Value: "later", Effect: corev1.TaintEffectNoExecute}
-	s.kubectl("taint", "node", m.name, "example.com/added=later:NoExecute")
+	s.Kubectl("taint", "node", m.name, "example.com/added=later:NoExecute")
 	if status := write.release(s, held); status != http.StatusConflict {
 		s.Errorf("the API server answers %d to %s", status, held)
 	}
-	s.eventually("the startup taint alone is removed", patience, func() string {
+	s.Eventually("the startup taint alone is removed", harness.Patience, func() string {
 		found := s.taints(m)
 		for i := range found {
 			found[i].TimeAdded = nil
@@ -142,7 +144,7 @@ func madeAnew(s *scenario) {
 	m.register(s)
 	m.startProvisioner()
 	s.untainted(m, other)
-	s.kubectl("delete", "node", m.name)
+	s.Kubectl("delete", "node", m.name)
 	m.makeNode(s)
 	s.staysTainted(m, "the CSINode is of the earlier node")
 	// The garbage collector deletes it with its owner.
@@ -160,7 +162,7 @@ func killedUntainting(s *scenario) {
 	s.untainted(m, other)
 	for _, arrives := range []bool{true, false} {
 		write := rig.fleet.hold(s, removal(m))
-		s.kubectl("taint", "node", m.name, startup.Key+":NoSchedule")
+		s.Kubectl("taint", "node", m.name, startup.Key+":NoSchedule")
 		held := write.wait(s, "the controller removes the taint")
 		s.uncontrol()
 		if arrives {
@@ -175,10 +177,10 @@ func killedUntainting(s *scenario) {
 
 // Proves: F1, F14.
 func taintRights(s *scenario) {
-	cluster, err := client.RbacV1().ClusterRoles().Get(s.Context(), account, metav1.GetOptions{})
-	s.must(err)
-	own, err := client.RbacV1().Roles(system).Get(s.Context(), account, metav1.GetOptions{})
-	s.must(err)
+	cluster, err := harness.Client.RbacV1().ClusterRoles().Get(s.Context(), account, metav1.GetOptions{})
+	s.Must(err)
+	own, err := harness.Client.RbacV1().Roles(harness.System).Get(s.Context(), account, metav1.GetOptions{})
+	s.Must(err)
 	s.uncontrol()
 	rig.fleet.forget()
 	s.control(untainting...)
@@ -194,10 +196,10 @@ func taintRights(s *scenario) {
 	s.grantedAndUsed(cluster.Rules, own.Rules)
 
 	s.uncontrol()
-	s.kubectl("label", "node", m.name, "old=label")
-	s.kubectl("annotate", "node", m.name, "old=annotation")
-	s.kubectl("taint", "node", m.name, startup.Key+":NoSchedule", startup.Key+":NoExecute")
-	config := rest.AnonymousClientConfig(admin)
+	s.Kubectl("label", "node", m.name, "old=label")
+	s.Kubectl("annotate", "node", m.name, "old=annotation")
+	s.Kubectl("taint", "node", m.name, startup.Key+":NoSchedule", startup.Key+":NoExecute")
+	config := rest.AnonymousClientConfig(harness.Admin)
 	config.BearerToken = s.token()
 	core := kubernetes.NewForConfigOrDie(config)
 	ctx := s.Context()
@@ -210,10 +212,10 @@ func taintRights(s *scenario) {
 	// with removes the startup taint, and changes more.
 	with := func(more string) func() error {
 		text, err := json.Marshal([]corev1.Taint{other})
-		s.must(err)
+		s.Must(err)
 		return patch(m.name, fmt.Sprintf(`{"spec": {"taints": %s%s`, text, more))
 	}
-	s.eventually("the policy is in force", patience, func() string {
+	s.Eventually("the policy is in force", harness.Patience, func() string {
 		if err := patch(m.name, `{"metadata": {"labels": {"new": "label"}}}`)(); !apierrors.IsForbidden(err) {
 			return fmt.Sprint(err)
 		}
@@ -240,8 +242,8 @@ func taintRights(s *scenario) {
 		"the node gets an owner too":      with(`}, "metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "mine", "uid": "mine"}]}}`),
 		"its status changes":              patch(m.name, `{"status": {"capacity": {"cpu": "1000"}}}`, "status"),
 		"a node is updated": func() error {
-			node, err := client.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
-			s.must(err)
+			node, err := harness.Client.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
+			s.Must(err)
 			node.Spec.Taints = []corev1.Taint{other}
 			_, err = core.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 			return err
@@ -261,11 +263,11 @@ func taintRights(s *scenario) {
 			s.Errorf("%s: %v", what, err)
 		}
 	}
-	s.must(wrap("both startup taints are removed", with("}}")()))
+	s.Must(wrap("both startup taints are removed", with("}}")()))
 	if found := s.taints(m); !slices.Equal(found, []corev1.Taint{other}) {
 		s.Errorf("the taints: %v", found)
 	}
 	// The policy is for the account alone.
-	s.kubectl("cordon", m.name)
+	s.Kubectl("cordon", m.name)
 	s.control(untainting...)
 }

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // watched are the objects that csi-provisioner watches on each node, with its selectors.
@@ -24,8 +26,8 @@ var watched = []struct{ path, labels string }{
 	{"/api/v1/persistentvolumes", ""},
 	{"/api/v1/persistentvolumeclaims", ""},
 	{"/apis/storage.k8s.io/v1/storageclasses", ""},
-	{"/apis/storage.k8s.io/v1/namespaces/" + system + "/csistoragecapacities",
-		"csi.storage.k8s.io/drivername=" + driver + ",csi.storage.k8s.io/managed-by=external-provisioner-"},
+	{"/apis/storage.k8s.io/v1/namespaces/" + harness.System + "/csistoragecapacities",
+		"csi.storage.k8s.io/drivername=" + harness.Driver + ",csi.storage.k8s.io/managed-by=external-provisioner-"},
 }
 
 // watchers receive everything that the API server sends to nodes, and keep none of it.
@@ -66,12 +68,12 @@ func (w *watchers) start(node string) error {
 			return err
 		}
 		query.Set("resourceVersion", version)
-		request, err := http.NewRequestWithContext(w.context, http.MethodGet, admin.Host+of.path+"?"+query.Encode(), nil)
+		request, err := http.NewRequestWithContext(w.context, http.MethodGet, harness.Admin.Host+of.path+"?"+query.Encode(), nil)
 		if err != nil {
 			return err
 		}
 		request.Header.Set("Accept", "application/vnd.kubernetes.protobuf;stream=watch")
-		request.Header.Set("Authorization", "Bearer "+admin.BearerToken)
+		request.Header.Set("Authorization", "Bearer "+harness.Admin.BearerToken)
 		reply, err := connection.Do(request)
 		if err != nil {
 			return err
@@ -93,7 +95,7 @@ func (w *watchers) start(node string) error {
 // present is the version of the present objects.
 func present(ctx context.Context, path string) (string, error) {
 	var list metav1.PartialObjectMetadataList
-	err := client.CoreV1().RESTClient().Get().AbsPath(path).Param("limit", "1").Do(ctx).Into(&list)
+	err := harness.Client.CoreV1().RESTClient().Get().AbsPath(path).Param("limit", "1").Do(ctx).Into(&list)
 	return list.ResourceVersion, err
 }
 

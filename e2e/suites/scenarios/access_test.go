@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var access = []entry{
@@ -34,8 +36,8 @@ func fsGroup(gid int64) func(*corev1.Pod) {
 
 // Proves: P4.
 func fsGroupOwns(s *scenario) {
-	class := s.class(map[string]string{"mode": "0700"})
-	s.claim("data", class, "16Mi")
+	class := s.Class(map[string]string{"mode": "0700"})
+	s.Claim("data", class, "16Mi")
 	s.pod("first", with("data", "/data"), as(1000), fsGroup(2000))
 	s.running("first")
 	s.says("first", "stat -c '%u:%g %a' /data", "0:2000 2770")
@@ -67,7 +69,7 @@ func strangersStayOut(s *scenario) {
 		{"default", nil, "0:0 777", as(1000), nil},
 	}
 	for _, c := range cases {
-		s.claim(c.name, s.class(c.parameters), "16Mi")
+		s.Claim(c.name, s.Class(c.parameters), "16Mi")
 		s.pod(c.name+"-member", with(c.name, "/data"), c.member)
 		if c.stranger != nil {
 			s.pod(c.name+"-stranger", with(c.name, "/data"), c.stranger)
@@ -89,7 +91,7 @@ func strangersStayOut(s *scenario) {
 //
 // Proves: M1.
 func readOnlyRefuses(s *scenario) {
-	s.claim("data", "rootcellar", "16Mi")
+	s.Claim("data", "rootcellar", "16Mi")
 	s.pod("writer", with("data", "/data"))
 	s.running("writer")
 	s.says("writer", "echo one > /data/file && cat /data/file", "one")
@@ -117,7 +119,7 @@ func subPath(path string) func(*corev1.VolumeMount) {
 
 // Proves: M5.
 func subPathConfines(s *scenario) {
-	s.claim("data", "rootcellar", "16Mi")
+	s.Claim("data", "rootcellar", "16Mi")
 	s.pod("left", with("data", "/data", subPath("left")))
 	s.pod("right", with("data", "/data", subPath("right/deep")))
 	s.pod("whole", with("data", "/data"))
@@ -130,7 +132,7 @@ func subPathConfines(s *scenario) {
 
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dots"}, Spec: sleeper()}
 	with("data", "/data", subPath("left/../.."))(pod)
-	_, err := client.CoreV1().Pods(s.namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
+	_, err := harness.Client.CoreV1().Pods(s.Namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
 	if err == nil || !strings.Contains(err.Error(), "must not contain '..'") {
 		s.Fatalf("a subPath with dots: %v", err)
 	}
@@ -148,7 +150,7 @@ func subPathConfines(s *scenario) {
 
 // Proves: A3.
 func onePodAtATime(s *scenario) {
-	s.claim("data", "rootcellar", "16Mi", mode(corev1.ReadWriteOncePod))
+	s.Claim("data", "rootcellar", "16Mi", mode(corev1.ReadWriteOncePod))
 	s.pod("first", with("data", "/data"))
 	home := s.runningOn("first")
 	s.says("first", "echo mine > /data/file && cat /data/file", "mine")
@@ -166,11 +168,11 @@ func onePodAtATime(s *scenario) {
 
 // Proves: M1.
 func mountOptionsBind(s *scenario) {
-	bound := s.class(nil, func(class *storagev1.StorageClass) {
+	bound := s.Class(nil, func(class *storagev1.StorageClass) {
 		class.MountOptions = []string{"noexec", "nosuid", "nodev", "noatime", "nosymfollow"}
 	})
-	s.claim("bound", bound, "16Mi")
-	s.claim("free", "rootcellar", "16Mi")
+	s.Claim("bound", bound, "16Mi")
+	s.Claim("free", "rootcellar", "16Mi")
 	for _, name := range []string{"bound", "free"} {
 		s.pod(name, with(name, "/data"))
 		s.running(name)

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 const (
@@ -35,7 +37,7 @@ type guide struct {
 func (s *scenario) guide(class string) *guide {
 	s.Helper()
 	return &guide{s, []string{
-		"MACHINE=" + backupMachine, "NAMESPACE=" + s.namespace, "CLAIM=" + databaseClaim,
+		"MACHINE=" + backupMachine, "NAMESPACE=" + s.Namespace, "CLAIM=" + databaseClaim,
 		"PV=" + s.volume(databaseClaim).Name, "CLASS=" + class, "SIZE=" + databaseSize, "NODE=" + node2.name,
 	}, s.clone(), filepath.Join(os.Getenv("PARTS"), "debian-root"), []string{"password", "id_ed25519.pub"}, strings.NewReplacer()}
 }
@@ -44,8 +46,8 @@ func (s *scenario) guide(class string) *guide {
 func (s *scenario) clone() string {
 	s.Helper()
 	dir := filepath.Join(s.TempDir(), "clone")
-	s.must(os.Mkdir(dir, 0o755))
-	s.must(os.Symlink(filepath.Join(root, "deploy"), filepath.Join(dir, "deploy")))
+	s.Must(os.Mkdir(dir, 0o755))
+	s.Must(os.Symlink(filepath.Join(harness.Root, "deploy"), filepath.Join(dir, "deploy")))
 	return dir
 }
 
@@ -54,11 +56,11 @@ func (s *scenario) toS3(class string) *guide {
 	s.Helper()
 	g := s.guide(class)
 	ca, err := os.ReadFile(filepath.Join(g.machine, "root/.ssh/ca.crt"))
-	s.must(err)
-	s.must(os.WriteFile(filepath.Join(g.dir, "ca.crt"), ca, 0o600))
+	s.Must(err)
+	s.Must(os.WriteFile(filepath.Join(g.dir, "ca.crt"), ca, 0o600))
 	const key = "AWS_ACCESS_KEY_ID=backups\nAWS_SECRET_ACCESS_KEY=only-for-backups\nSSL_CERT_FILE=/root/.ssh/ca.crt\n"
-	s.must(os.WriteFile(filepath.Join(g.dir, "s3.env"), []byte(key), 0o600))
-	g.variables = append(g.variables, "REPOSITORY=s3:https://"+backupMachine+"/backups/"+s.namespace)
+	s.Must(os.WriteFile(filepath.Join(g.dir, "s3.env"), []byte(key), 0o600))
+	g.variables = append(g.variables, "REPOSITORY=s3:https://"+backupMachine+"/backups/"+s.Namespace)
 	g.carried = []string{"password", "s3.env"}
 	g.edits = strings.NewReplacer("--from-file=password", "--from-file=password --from-file=ca.crt",
 		`restic --repo "/srv/restic/$NAMESPACE/$CLAIM"`, `set -a && . ./s3.env && restic --repo "$REPOSITORY"`)
@@ -101,8 +103,8 @@ func (g *guide) there(commands string) (string, error) {
 	g.Helper()
 	for _, name := range g.carried {
 		text, err := os.ReadFile(filepath.Join(g.dir, name))
-		g.must(err)
-		g.must(os.WriteFile(filepath.Join(g.machine, "root", name), text, 0o600))
+		g.Must(err)
+		g.Must(os.WriteFile(filepath.Join(g.machine, "root", name), text, 0o600))
 	}
 	command := exec.CommandContext(g.ctx(), "chroot", g.machine, "/bin/sh", "-euc", "cd /root\n"+commands)
 	command.Env = append([]string{"HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, g.variables...)
@@ -119,23 +121,23 @@ func (g *guide) restoreRefused() {
 		g.Fatalf("the restore is repeated: %v %s", err, out)
 	}
 	job := "job/restore-" + databaseClaim
-	g.kubectl("wait", job, "--for=condition=Failed", "--timeout", patience.String())
-	if log := g.kubectl("logs", job); !strings.Contains(log, "is not empty") {
+	g.Kubectl("wait", job, "--for=condition=Failed", "--timeout", harness.Patience.String())
+	if log := g.Kubectl("logs", job); !strings.Contains(log, "is not empty") {
 		g.Fatalf("the restore ends with %s", log)
 	}
-	g.kubectl("delete", job)
+	g.Kubectl("delete", job)
 }
 
 // startMachine starts the machine for the backups, and returns a function that stops it.
 func (s *scenario) startMachine() (stop func()) {
 	s.Helper()
-	log, err := os.Create(filepath.Join(os.Getenv("RUN"), "log", "backups"))
-	s.must(err)
+	log, err := os.Create(filepath.Join(harness.Run, "log", "backups"))
+	s.Must(err)
 	defer log.Close()
-	machine := exec.CommandContext(s.ctx(), filepath.Join(root, "e2e/cluster/backups.sh"))
+	machine := exec.CommandContext(s.ctx(), filepath.Join(harness.Root, "e2e/cluster/backups.sh"))
 	machine.Stdout, machine.Stderr = log, log
-	s.must(machine.Start())
-	s.eventually("the machine for the backups answers", patience, func() string {
+	s.Must(machine.Start())
+	s.Eventually("the machine for the backups answers", harness.Patience, func() string {
 		out, err := s.shell("ssh-keyscan", backupMachine)
 		if err != nil || !strings.Contains(out, "ssh-ed25519") {
 			return fmt.Sprint(out, err)
@@ -144,7 +146,7 @@ func (s *scenario) startMachine() (stop func()) {
 		if err != nil {
 			return err.Error()
 		}
-		s.must(connection.Close())
+		s.Must(connection.Close())
 		return ""
 	})
 	return func() {
@@ -177,15 +179,15 @@ func ofDebian(pod *corev1.Pod) { pod.Spec.Containers[0].Image = debian }
 func (s *scenario) oddFilesOf(pod string) string {
 	s.Helper()
 	out, err := s.exec(pod, oddSummary)
-	s.must(err)
+	s.Must(err)
 	return out
 }
 
 // clones returns the claims besides that of the database.
 func (s *scenario) clones() []string {
 	s.Helper()
-	claims, err := client.CoreV1().PersistentVolumeClaims(s.namespace).List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
+	claims, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(s.ctx(), metav1.ListOptions{})
+	s.Must(err)
 	var names []string
 	for _, claim := range claims.Items {
 		if claim.Name != databaseClaim {
@@ -198,14 +200,14 @@ func (s *scenario) clones() []string {
 // onlySource waits until no clone, snapshot or pod of a backup is left, and on the node's disk only the database.
 func (s *scenario) onlySource() {
 	s.Helper()
-	s.eventually("nothing is left of the backup", patience, func() string {
+	s.Eventually("nothing is left of the backup", harness.Patience, func() string {
 		if claims := s.clones(); len(claims) > 0 {
 			return fmt.Sprint("claims ", claims)
 		}
-		if pods := s.kubectl("get", "pods", "--selector", "batch.kubernetes.io/job-name", "--output", "name"); pods != "" {
+		if pods := s.Kubectl("get", "pods", "--selector", "batch.kubernetes.io/job-name", "--output", "name"); pods != "" {
 			return pods
 		}
-		if found := s.directories(node1, "reflink", s.namespace+"_"); len(found) != 1 {
+		if found := s.directories(node1, "reflink", s.Namespace+"_"); len(found) != 1 {
 			return fmt.Sprint("volumes ", found)
 		}
 		return ""
@@ -218,14 +220,14 @@ func (s *scenario) onlySource() {
 // backupFails runs a backup that must fail, and leaves nothing.
 func (s *scenario) backupFails(job string) {
 	s.Helper()
-	s.kubectl("create", "job", job, "--from", "cronjob/backup-"+databaseClaim)
-	s.eventually("a clone is made", patience, func() string {
+	s.Kubectl("create", "job", job, "--from", "cronjob/backup-"+databaseClaim)
+	s.Eventually("a clone is made", harness.Patience, func() string {
 		if len(s.clones()) == 0 {
 			return "there is none"
 		}
 		return ""
 	})
-	s.kubectl("wait", "job/"+job, "--for=condition=Failed", "--timeout", patience.String())
+	s.Kubectl("wait", "job/"+job, "--for=condition=Failed", "--timeout", harness.Patience.String())
 	s.onlySource()
 }
 
@@ -233,13 +235,13 @@ func (s *scenario) backupFails(job string) {
 //
 // Proves: K1, I3.
 func backUp(s *scenario) {
-	class := s.class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": "ext4"})
+	class := s.Class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": "ext4"})
 	d := s.database(class)
 	life := s.container(databasePod)
 	s.pod("files", with(databaseClaim, "/data"), at(node1), ofDebian)
 	s.running("files")
 	_, err := s.exec("files", oddFiles)
-	s.must(err)
+	s.Must(err)
 
 	stop := s.startMachine()
 	g := s.guide(class)
@@ -260,14 +262,14 @@ func backUp(s *scenario) {
 	defer stop()
 
 	_, err = s.exec("files", "cd /data/odd && rm deep/7 && echo more >deep/8 && mkdir new && setfattr -n user.colour -v red deep/blob")
-	s.must(err)
+	s.Must(err)
 	files := s.oddFilesOf("files")
 	if !holdsAll(files, []string{`user.colour="red"`, `user.kind="directory"`, "posix_acl_access", "character special file", "fifo"}) {
 		s.Fatalf("the files before are\n%s", files)
 	}
 	now := moment{before: d.acknowledged(20)}
-	s.kubectl("create", "job", "second", "--from", "cronjob/backup-"+databaseClaim)
-	s.kubectl("wait", "job/second", "--for=condition=Complete", "--timeout", patience.String())
+	s.Kubectl("create", "job", "second", "--from", "cronjob/backup-"+databaseClaim)
+	s.Kubectl("wait", "job/second", "--for=condition=Complete", "--timeout", harness.Patience.String())
 	now.after = d.acknowledged(20)
 	s.onlySource()
 	if s.field("cronjob", "backup-"+databaseClaim, ".status.lastSuccessfulTime") == "" {
@@ -281,7 +283,7 @@ func backUp(s *scenario) {
 	d.delete()
 	s.detached()
 	d.restored(g, files, now)
-	s.note += fmt.Sprintf("; %d inserts before the backup", now.before)
+	s.Note += fmt.Sprintf("; %d inserts before the backup", now.before)
 }
 
 // restored restores the claim on the other node, and finds its files and inserts.
@@ -298,7 +300,7 @@ func (d *database) restored(g *guide, files string, now moment) {
 		d.Fatalf("other files are restored:\n%s\nand not\n%s", got, files)
 	}
 	d.pod("restored", with(databaseClaim, "/data"), postgres)
-	d.eventually("the restored PostgreSQL serves", patience, func() string {
+	d.Eventually("the restored PostgreSQL serves", harness.Patience, func() string {
 		if out, err := d.exec("restored", "pg_isready"); err != nil {
 			return out
 		}
@@ -317,12 +319,12 @@ func (d *database) restored(g *guide, files string, now moment) {
 //
 // Proves: K1.
 func backUpToS3(s *scenario) {
-	class := s.class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": "ext4"})
-	s.claim(databaseClaim, class, databaseSize)
+	class := s.Class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": "ext4"})
+	s.Claim(databaseClaim, class, databaseSize)
 	s.pod("files", with(databaseClaim, "/data"), at(node1), ofDebian)
 	s.running("files")
 	_, err := s.exec("files", oddFiles)
-	s.must(err)
+	s.Must(err)
 	files := s.oddFilesOf("files")
 
 	defer s.startMachine()()

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var basics = []entry{
@@ -23,13 +25,13 @@ var basics = []entry{
 
 // Proves: K1.
 func helmTested(s *scenario) {
-	out, err := s.shell("helm", "test", "rootcellar", "--namespace", system, "--timeout", "4m")
-	s.must(err)
+	out, err := s.shell("helm", "test", "rootcellar", "--namespace", harness.System, "--timeout", "4m")
+	s.Must(err)
 	if !strings.Contains(out, "rootcellar-test-read") {
 		s.Errorf("it has not read the volume:\n%s", out)
 	}
-	s.eventually("nothing is left of the test", patience, func() string {
-		return s.kubectl("--namespace", system, "get", "pvc,jobs", "--ignore-not-found", "--output", "name")
+	s.Eventually("nothing is left of the test", harness.Patience, func() string {
+		return s.Kubectl("--namespace", harness.System, "get", "pvc,jobs", "--ignore-not-found", "--output", "name")
 	})
 }
 
@@ -65,13 +67,13 @@ spec:
 //
 // Proves: K2.
 func laterPodsReadIt(s *scenario) {
-	s.apply(firstClaim)
+	s.Apply(firstClaim)
 	s.event("PersistentVolumeClaim", "data", "waiting for first consumer")
-	s.always("no volume without a pod", 5*time.Second, func() string {
-		claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "data", metav1.GetOptions{})
-		s.must(err)
+	s.Always("no volume without a pod", 5*time.Second, func() string {
+		claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), "data", metav1.GetOptions{})
+		s.Must(err)
 		for _, n := range nodes() {
-			if found := s.directories(n, "default", s.namespace); len(found) > 0 {
+			if found := s.directories(n, "default", s.Namespace); len(found) > 0 {
 				return n.name + " has " + found[0]
 			}
 		}
@@ -91,12 +93,12 @@ func laterPodsReadIt(s *scenario) {
 	}
 	s.says("writer", "cat /data/file", "kept")
 
-	s.apply(readers)
-	s.kubectl("rollout", "status", "deployment/reader", "--timeout", patience.String())
+	s.Apply(readers)
+	s.Kubectl("rollout", "status", "deployment/reader", "--timeout", harness.Patience.String())
 	first := s.live("app=reader", 1)[0]
 	s.says(first, "cat /data/file && echo more >> /data/file", "kept")
-	s.kubectl("rollout", "restart", "deployment/reader")
-	s.kubectl("rollout", "status", "deployment/reader", "--timeout", patience.String())
+	s.Kubectl("rollout", "restart", "deployment/reader")
+	s.Kubectl("rollout", "status", "deployment/reader", "--timeout", harness.Patience.String())
 	second := s.live("app=reader", 1)[0]
 	if second == first {
 		s.Fatalf("%s was not restarted", first)
@@ -111,8 +113,8 @@ func laterPodsReadIt(s *scenario) {
 func (s *scenario) live(selector string, count int) []string {
 	s.Helper()
 	var names []string
-	s.eventually(fmt.Sprint(count, " pods ", selector), patience, func() string {
-		pods, err := client.CoreV1().Pods(s.namespace).List(s.ctx(), metav1.ListOptions{LabelSelector: selector})
+	s.Eventually(fmt.Sprint(count, " pods ", selector), harness.Patience, func() string {
+		pods, err := harness.Client.CoreV1().Pods(s.Namespace).List(s.ctx(), metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return err.Error()
 		}
@@ -135,7 +137,7 @@ func (s *scenario) live(selector string, count int) []string {
 //
 // Proves: K2.
 func volumeSaysWhereItIs(s *scenario) {
-	s.claim("orders", "rootcellar", "64Mi")
+	s.Claim("orders", "rootcellar", "64Mi")
 	s.pod("shop", with("orders", "/data"))
 	home := s.runningOn("shop")
 	s.says("shop", "echo apples > /data/ledger && cat /data/ledger", "apples")
@@ -149,11 +151,11 @@ func volumeSaysWhereItIs(s *scenario) {
 	}
 	hash := s.hash(volume)
 	dir := s.directory(home, "default", volume.Name)
-	if want := s.namespace + "_orders_" + volume.Name + "-" + hash; filepath.Base(dir) != want {
+	if want := s.Namespace + "_orders_" + volume.Name + "-" + hash; filepath.Base(dir) != want {
 		s.Fatalf("the directory is %s, not %s", filepath.Base(dir), want)
 	}
 	inside, err := filepath.Glob(home.path(dir) + "/*")
-	s.must(err)
+	s.Must(err)
 	for i := range inside {
 		inside[i] = filepath.Base(inside[i])
 	}
@@ -161,12 +163,12 @@ func volumeSaysWhereItIs(s *scenario) {
 		s.Fatalf("%s holds %q", dir, inside)
 	}
 	text, err := os.ReadFile(home.path(dir + "/data/ledger"))
-	s.must(err)
+	s.Must(err)
 	if string(text) != "apples\n" {
 		s.Fatalf("on the node's disk it is %q", text)
 	}
 	s.record(home, dir, volume, "orders")
-	if found := s.directories(home.other(), "default", s.namespace); len(found) > 0 {
+	if found := s.directories(home.other(), "default", s.Namespace); len(found) > 0 {
 		s.Fatalf("%s has %q", home.other().name, found)
 	}
 
@@ -178,8 +180,8 @@ func volumeSaysWhereItIs(s *scenario) {
 func (s *scenario) hash(volume *corev1.PersistentVolume) string {
 	s.Helper()
 	source := volume.Spec.CSI
-	if source == nil || source.Driver != driver {
-		s.Fatalf("%s is no volume of %s: %+v", volume.Name, driver, source)
+	if source == nil || source.Driver != harness.Driver {
+		s.Fatalf("%s is no volume of %s: %+v", volume.Name, harness.Driver, source)
 	}
 	parts := strings.Split(source.VolumeHandle, "-")
 	if len(parts) != 3 || parts[0] != "v1" || len(parts[1]) != 32 || len(parts[2]) != 32 {
@@ -192,7 +194,7 @@ func (s *scenario) hash(volume *corev1.PersistentVolume) string {
 func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume, claim string) {
 	s.Helper()
 	text, err := os.ReadFile(home.path(dir + "/volume.json"))
-	s.must(err)
+	s.Must(err)
 	var record struct {
 		ID    string            `json:"id"`
 		Name  string            `json:"name"`
@@ -200,8 +202,8 @@ func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume
 		Claim map[string]string `json:"claim"`
 		Modes []string          `json:"access_modes"`
 	}
-	s.must(json.Unmarshal(text, &record))
-	labels := map[string]string{"namespace": s.namespace, "claim": claim, "volume": volume.Name}
+	s.Must(json.Unmarshal(text, &record))
+	labels := map[string]string{"namespace": s.Namespace, "claim": claim, "volume": volume.Name}
 	if record.ID != volume.Spec.CSI.VolumeHandle || record.Name != volume.Name ||
 		record.Size != volume.Spec.Capacity.Storage().Value() || !maps.Equal(record.Claim, labels) ||
 		!slices.Equal(record.Modes, []string{"SINGLE_NODE_MULTI_WRITER"}) {
@@ -213,16 +215,16 @@ func (s *scenario) record(home node, dir string, volume *corev1.PersistentVolume
 //
 // Proves: K2.
 func longestNames(s *scenario) {
-	space := s.namespace + "-" + strings.Repeat("n", 62-len(s.namespace))
-	s.kubectl("create", "namespace", space)
-	long := &scenario{T: s.T, namespace: space}
+	space := s.Namespace + "-" + strings.Repeat("n", 62-len(s.Namespace))
+	s.Kubectl("create", "namespace", space)
+	long := &scenario{harness.In(s.T, space)}
 	// Runs before the scenario's context ends, so that a leftover is a failure.
-	defer long.kubectl("delete", "namespace", space, "--wait=false")
+	defer long.Kubectl("delete", "namespace", space, "--wait=false")
 
 	homes := map[string]string{}
 	for _, last := range []string{"a", "b"} {
 		claim := strings.Repeat("c", 252) + last
-		long.claim(claim, "rootcellar", "16Mi")
+		long.Claim(claim, "rootcellar", "16Mi")
 		// A pod's volume has a shorter name than a claim may have.
 		long.pod(last, with("data", "/data"), func(pod *corev1.Pod) {
 			pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = claim
@@ -240,7 +242,7 @@ func longestNames(s *scenario) {
 	long.says("a", "cat /data/name", "a")
 	for last, dir := range homes {
 		text, err := os.ReadFile(node1.path(dir + "/data/name"))
-		s.must(err)
+		s.Must(err)
 		if string(text) != last+"\n" {
 			s.Fatalf("%s holds %q", dir, text)
 		}

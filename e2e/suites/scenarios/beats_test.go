@@ -9,6 +9,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // beat writes a sequence number and the seconds since boot ten times a second, syncs each, and ends at the first error.
@@ -37,7 +39,7 @@ func (s *scenario) beats(name, class string, n node) *beating {
 	// The cgroup of a pod's process has the pod's uid in its name.
 	var pid int
 	// A container is running before its process has the command line.
-	s.eventually("pod "+name+" has its process", patience, func() string {
+	s.Eventually("pod "+name+" has its process", harness.Patience, func() string {
 		pid = findProcess("/bin/sh -c i=0", func(directory string) bool {
 			groups, _ := os.ReadFile(directory + "/cgroup")
 			return strings.Contains(string(groups), uid)
@@ -50,7 +52,7 @@ func (s *scenario) beats(name, class string, n node) *beating {
 	b := &beating{scenario: s, pod: name, home: n, file: fmt.Sprintf("/proc/%d/root/data/beats", pid)}
 	b.life = b.identity()
 	// The process may exist before its first beat.
-	s.eventually("pod "+name+" begins to write", patience, func() string {
+	s.Eventually("pod "+name+" begins to write", harness.Patience, func() string {
 		if _, err := os.Stat(b.file); err != nil {
 			return err.Error()
 		}
@@ -63,8 +65,8 @@ func (s *scenario) beats(name, class string, n node) *beating {
 // identity changes when the pod, its container or one of its mounts is created again.
 func (b *beating) identity() string {
 	b.Helper()
-	pod, err := client.CoreV1().Pods(b.namespace).Get(b.ctx(), b.pod, metav1.GetOptions{})
-	b.must(err)
+	pod, err := harness.Client.CoreV1().Pods(b.Namespace).Get(b.ctx(), b.pod, metav1.GetOptions{})
+	b.Must(err)
 	status := pod.Status.ContainerStatuses[0]
 	return fmt.Sprintf("%s %s, started %d times, %+v\n%s", pod.Status.Phase, status.ContainerID, status.RestartCount+1,
 		status.State, b.mountLines(b.home, string(pod.UID)))
@@ -74,7 +76,7 @@ func (b *beating) identity() string {
 func (b *beating) count() int {
 	b.Helper()
 	text, err := os.ReadFile(b.file)
-	b.must(err)
+	b.Must(err)
 	return b.check(string(text))
 }
 
@@ -102,7 +104,7 @@ func (b *beating) check(text string) int {
 func (b *beating) goesOn() {
 	b.Helper()
 	before := b.count()
-	b.eventually(b.pod+" writes on", silence, func() string {
+	b.Eventually(b.pod+" writes on", silence, func() string {
 		if count := b.count(); count < before+10 {
 			return fmt.Sprintf("%d beats, %d before", count, before)
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var bulk = []entry{
@@ -27,7 +29,7 @@ func manyAtOnce(s *scenario) {
 	for _, name := range names {
 		pods = append(pods, s.running(name))
 	}
-	s.note = fmt.Sprintf(": %d pods Running after %.0f s", count, time.Since(start).Seconds())
+	s.Note = fmt.Sprintf(": %d pods Running after %.0f s", count, time.Since(start).Seconds())
 	s.oneVolumeEach(names)
 	for i, name := range names {
 		s.says(name, fmt.Sprintf("echo %d > /data/file && cat /data/file", i), fmt.Sprint(i))
@@ -41,14 +43,14 @@ func manyAtOnce(s *scenario) {
 	for i, pod := range pods {
 		s.kubeletForgets(nodes()[i%2], pod)
 	}
-	s.note += fmt.Sprintf(", gone after %.0f s", time.Since(start).Seconds())
+	s.Note += fmt.Sprintf(", gone after %.0f s", time.Since(start).Seconds())
 }
 
 // kubeletForgets waits until kubelet has removed its directory of the pod. Kubelet removes only an empty one.
 func (s *scenario) kubeletForgets(n node, pod *corev1.Pod) {
 	s.Helper()
 	directory := n.path(filepath.Join(os.Getenv("KUBELET_DIR"), "pods", string(pod.UID)))
-	s.eventually("kubelet forgets "+pod.Name, patience, func() string {
+	s.Eventually("kubelet forgets "+pod.Name, harness.Patience, func() string {
 		if _, err := os.Stat(directory); !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Sprint(directory, " ", err)
 		}

@@ -11,6 +11,8 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var capacities = []entry{
@@ -38,7 +40,7 @@ func (s *scenario) onFast() {
 func (s *scenario) counted(changes ...func(*storagev1.StorageClass)) (string, int64) {
 	s.Helper()
 	s.onFast()
-	class := s.class(map[string]string{"pool": "fast"}, changes...)
+	class := s.Class(map[string]string{"pool": "fast"}, changes...)
 	return class, s.unreserved(node2, "fast", class)
 }
 
@@ -53,7 +55,7 @@ func (s *scenario) unreserved(n node, pool, class string) int64 {
 // it returns that.
 func (s *scenario) besides(n node, pool, class string, reserved int64) int64 {
 	s.Helper()
-	s.eventually(fmt.Sprintf("%d bytes are reserved in the pool %s", reserved, pool), patience, func() string {
+	s.Eventually(fmt.Sprintf("%d bytes are reserved in the pool %s", reserved, pool), harness.Patience, func() string {
 		if got := s.metric(n, "rootcellar_pool_reserved_bytes", pool); got != reserved {
 			return fmt.Sprint(got, " bytes are")
 		}
@@ -61,7 +63,7 @@ func (s *scenario) besides(n node, pool, class string, reserved int64) int64 {
 	})
 	// XFS frees blocks later.
 	var left int64
-	s.eventually(fmt.Sprintf("the scheduler sees the free space of %s on %s", pool, n.name), patience, func() string {
+	s.Eventually(fmt.Sprintf("the scheduler sees the free space of %s on %s", pool, n.name), harness.Patience, func() string {
 		left = s.metric(n, "rootcellar_pool_available_bytes", pool)
 		if got, known := s.capacity(n, class); !known || got != left {
 			return fmt.Sprint(got, known, " instead of ", left)
@@ -80,7 +82,7 @@ func (s *scenario) left(n node, class string, want int64) {
 // between waits until the scheduler sees a number of free bytes between these for a class on a node.
 func (s *scenario) between(n node, class string, least, most int64) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("class %s has %d to %d bytes on %s", class, least, most, n.name), patience, func() string {
+	s.Eventually(fmt.Sprintf("class %s has %d to %d bytes on %s", class, least, most, n.name), harness.Patience, func() string {
 		if got, known := s.capacity(n, class); !known || got < least || got > most {
 			return fmt.Sprint(got, known)
 		}
@@ -92,11 +94,11 @@ func (s *scenario) between(n node, class string, least, most int64) {
 func (s *scenario) metric(n node, name, pool string) int64 {
 	s.Helper()
 	text, err := s.page(n, "/metrics")
-	s.must(err)
+	s.Must(err)
 	for line := range strings.Lines(text) {
 		if value, found := strings.CutPrefix(line, name+labels(pool)+" "); found {
 			number, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
-			s.must(err)
+			s.Must(err)
 			return number
 		}
 	}
@@ -116,9 +118,9 @@ func labels(pool string) string {
 //
 // Proves: K10.
 func capacityPerNode(s *scenario) {
-	class := s.class(map[string]string{"mode": "0700"})
+	class := s.Class(map[string]string{"mode": "0700"})
 	for _, n := range nodes() {
-		s.eventually("the capacity of the default pool on "+n.name, patience, func() string {
+		s.Eventually("the capacity of the default pool on "+n.name, harness.Patience, func() string {
 			// Other scenarios create and delete volumes there, so both are read until they agree.
 			reported := s.metric(n, "rootcellar_pool_available_bytes", "default")
 			if got, known := s.capacity(n, class); !known || got != reported || got == 0 {
@@ -128,16 +130,16 @@ func capacityPerNode(s *scenario) {
 		})
 	}
 	s.capacityObjects(class, 2)
-	s.must(client.StorageV1().StorageClasses().Delete(s.ctx(), class, metav1.DeleteOptions{}))
+	s.Must(harness.Client.StorageV1().StorageClasses().Delete(s.ctx(), class, metav1.DeleteOptions{}))
 	s.capacityObjects(class, 0)
 }
 
 // capacityObjects waits until a class has this many objects, and checks that each belongs to one node.
 func (s *scenario) capacityObjects(class string, count int) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("class %s has %d capacities", class, count), patience, func() string {
-		list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
-		s.must(err)
+	s.Eventually(fmt.Sprintf("class %s has %d capacities", class, count), harness.Patience, func() string {
+		list, err := harness.Client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+		s.Must(err)
 		seen := map[string]bool{}
 		for _, item := range list.Items {
 			if item.StorageClassName != class {
@@ -147,7 +149,7 @@ func (s *scenario) capacityObjects(class string, count int) {
 			if topology == nil || len(topology.MatchLabels) != 1 || len(topology.MatchExpressions) != 0 {
 				return fmt.Sprintf("%+v", item)
 			}
-			home := topology.MatchLabels[topologyKey]
+			home := topology.MatchLabels[harness.TopologyKey]
 			if seen[home] {
 				return "two of node " + home
 			}
@@ -166,7 +168,7 @@ func (s *scenario) capacityObjects(class string, count int) {
 func lastByte(s *scenario) {
 	class, _ := s.counted()
 	const size = 1 << 30
-	s.claim("small", class, "1Gi")
+	s.Claim("small", class, "1Gi")
 	s.pod("small", with("small", "/data"))
 	s.running("small")
 	// Now the pool is not empty, so the driver no longer measures what others use.
@@ -176,12 +178,12 @@ func lastByte(s *scenario) {
 		s.Fatalf("by docs/semantics.md %d bytes are left, by the driver %d", rule, left)
 	}
 
-	s.claim("rest", class, strconv.FormatInt(left, 10))
+	s.Claim("rest", class, strconv.FormatInt(left, 10))
 	s.pod("rest", with("rest", "/data"))
 	s.running("rest")
 	s.left(node2, class, 0)
 
-	s.claim("late", class, "1Mi")
+	s.Claim("late", class, "1Mi")
 	s.pod("late", with("late", "/data"))
 	s.unscheduled("late", "did not have enough free storage")
 	// The pod waits, and starts by itself when there is free space again.
@@ -195,13 +197,13 @@ func lastByte(s *scenario) {
 func (s *scenario) rule(n node, pool string, reserved int64) int64 {
 	s.Helper()
 	var disk syscall.Statfs_t
-	s.must(syscall.Statfs(n.path(poolPath(pool)), &disk))
+	s.Must(syscall.Statfs(n.path(poolPath(pool)), &disk))
 	text, err := os.ReadFile(n.path(poolPath(pool) + "/.rootcellar/pool.json"))
-	s.must(err)
+	s.Must(err)
 	var marker struct {
 		Other int64 `json:"other_bytes"`
 	}
-	s.must(json.Unmarshal(text, &marker))
+	s.Must(json.Unmarshal(text, &marker))
 	free := int64(disk.Bavail) * disk.Frsize
 	total := int64(disk.Blocks-disk.Bfree)*disk.Frsize + free
 	kept := min(total/100, 64<<20)
@@ -212,7 +214,7 @@ func (s *scenario) rule(n node, pool string, reserved int64) int64 {
 //
 // Proves: K10.
 func goesWhereItFits(s *scenario) {
-	s.claim("large", "rootcellar", "5Gi")
+	s.Claim("large", "rootcellar", "5Gi")
 	s.pod("pinned", with("large", "/data"), at(node1))
 	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
 	s.deletePod("pinned")
@@ -221,7 +223,7 @@ func goesWhereItFits(s *scenario) {
 		s.Fatalf("it is on %s", home.name)
 	}
 
-	s.claim("larger", "rootcellar", "7Gi")
+	s.Claim("larger", "rootcellar", "7Gi")
 	s.pod("nowhere", with("larger", "/data"))
 	s.unscheduled("nowhere", "0/2 nodes are available", "2 node(s) did not have enough free storage")
 	s.event("PersistentVolumeClaim", "larger", "waiting for pod nowhere to be scheduled")
@@ -231,16 +233,16 @@ func goesWhereItFits(s *scenario) {
 //
 // Proves: K10.
 func goesWhereSpaceIsLeft(s *scenario) {
-	version, err := client.Discovery().ServerVersion()
-	s.must(err)
+	version, err := harness.Client.Discovery().ServerVersion()
+	s.Must(err)
 	if minor, err := strconv.Atoi(version.Minor); err != nil || minor < 37 {
 		s.Skip("Kubernetes " + version.GitVersion + " does not count the space that is left; 1.37 does")
 	}
-	class := s.class(map[string]string{"pool": "reflink"})
+	class := s.Class(map[string]string{"pool": "reflink"})
 	for _, full := range nodes() {
 		free := s.unreserved(full, "reflink", class)
 		most, rest := "most-of-"+full.name, "rest-of-"+full.name
-		s.claim(most, class, strconv.FormatInt(free/4*3, 10))
+		s.Claim(most, class, strconv.FormatInt(free/4*3, 10))
 		s.pod(most, with(most, "/data"), at(full))
 		s.running(most)
 		s.between(full, class, 0, free/3)
@@ -258,7 +260,7 @@ func poolOfOneNode(s *scenario) {
 		s.goesTo(node2, name, class, "16Mi")
 		s.directory(node2, "fast", s.volume(name).Name)
 	}
-	s.claim("pinned", class, "16Mi")
+	s.Claim("pinned", class, "16Mi")
 	s.pod("pinned", with("pinned", "/data"), at(node1))
 	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
 }

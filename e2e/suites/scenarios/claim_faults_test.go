@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // interrupt starts the move, acts as soon as a process of the copy receives, and waits for the end of the plan.
@@ -23,10 +25,10 @@ func (c *claimPlan) interrupt(act func(plan *exec.Cmd)) {
 	plan := c.command("move")
 	plan.Stdout, plan.Stderr = &out, &out
 	plan.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c.must(plan.Start())
+	c.Must(plan.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- plan.Wait() }()
-	c.eventually("the copy receives", patience, func() string {
+	c.Eventually("the copy receives", harness.Patience, func() string {
 		select {
 		case err := <-ended:
 			c.Fatalf("the plan ended before: %v\n%s", err, &out)
@@ -55,12 +57,12 @@ func killCopies() {
 
 // Proves: K1.
 func copyInterrupted(s *scenario) {
-	class := s.class(map[string]string{"pool": "default"})
-	s.claim("data", class, "1Gi")
+	class := s.Class(map[string]string{"pool": "default"})
+	s.Claim("data", class, "1Gi")
 	s.pod("worker", with("data", "/data"), at(node2))
 	s.running("worker")
 	_, err := s.exec("worker", "dd if=/dev/urandom of=/data/large bs=1M count=400")
-	s.must(err)
+	s.Must(err)
 	files := s.seed("worker")
 	s.deletePod("worker")
 	c := s.copies("data", "--node", node1.name)
@@ -72,7 +74,7 @@ func copyInterrupted(s *scenario) {
 	})
 	c.interrupt(func(*exec.Cmd) { killCopies() })
 	c.interrupt(func(*exec.Cmd) {
-		s.kubectl("delete", "pod", "--namespace", system, "--selector", "rootcellar.dev/move", "--force", "--grace-period=0")
+		s.Kubectl("delete", "pod", "--namespace", harness.System, "--selector", "rootcellar.dev/move", "--force", "--grace-period=0")
 	})
 	c.interrupt(func(*exec.Cmd) {
 		back := s.kubeletLeaves()
@@ -82,7 +84,7 @@ func copyInterrupted(s *scenario) {
 		s.driverReady()
 	})
 	// The programs in the pods do not end with the plan, and may complete the copy meanwhile.
-	c.interrupt(func(plan *exec.Cmd) { s.must(syscall.Kill(-plan.Process.Pid, syscall.SIGKILL)) })
+	c.interrupt(func(plan *exec.Cmd) { s.Must(syscall.Kill(-plan.Process.Pid, syscall.SIGKILL)) })
 	c.run("move")
 	c.run("move")
 	c.isAt(node1, class, "1Gi", corev1.PersistentVolumeReclaimDelete)
@@ -94,8 +96,8 @@ func copyInterrupted(s *scenario) {
 //
 // Proves: K1.
 func copyAttacked(s *scenario) {
-	class := s.class(map[string]string{"pool": "default"})
-	s.claim("data", class, "64Mi")
+	class := s.Class(map[string]string{"pool": "default"})
+	s.Claim("data", class, "64Mi")
 	s.pod("worker", with("data", "/data"), at(node2))
 	s.running("worker")
 	files := s.seed("worker")
@@ -105,14 +107,14 @@ func copyAttacked(s *scenario) {
 		c.run("do", step)
 	}
 	addressOf := func(namespace, pod string) string {
-		return s.kubectl("get", "pod", pod, "--namespace", namespace, "--output", "jsonpath={.status.podIP}") + ":4807"
+		return s.Kubectl("get", "pod", pod, "--namespace", namespace, "--output", "jsonpath={.status.podIP}") + ":4807"
 	}
 	_, id, _ := strings.Cut(c.name(), "rootcellar-move-")
 	image := s.driverPod(node1).Spec.Containers[0].Image
 	end := func(arguments ...string) []string {
 		return append(append([]string{"/rootcellar-copy"}, arguments...), "--id", id, "--key", "/key/key", "--wait", "600")
 	}
-	s.apply("apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {key: " + strings.Repeat("0a", 32) + "}")
+	s.Apply("apiVersion: v1\nkind: Secret\nmetadata: {name: key}\nstringData: {key: " + strings.Repeat("0a", 32) + "}")
 	key := corev1.Volume{Name: "key", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "key"}}}
 	empty := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
 	s.pod("stranger", func(pod *corev1.Pod) {
@@ -123,12 +125,12 @@ func copyAttacked(s *scenario) {
 		main.VolumeMounts = mounts
 		answers, calls := *main.DeepCopy(), *main.DeepCopy()
 		answers.Name, answers.Image, answers.Command = "answers", image, end("receive", "/data", "--listen", "4807")
-		calls.Name, calls.Image, calls.Command = "calls", image, end("send", "/key", "--connect", addressOf(system, c.name()))
+		calls.Name, calls.Image, calls.Command = "calls", image, end("send", "/key", "--connect", addressOf(harness.System, c.name()))
 		pod.Spec.Containers = append(pod.Spec.Containers, answers, calls)
 	})
 	s.running("stranger")
-	said, err := s.shell("kubectl", "--namespace", system, "exec", c.name()+"-source", "--", "/rootcellar-copy", "send", "/source",
-		"--id", id, "--connect", addressOf(s.namespace, "stranger"), "--key", "/key/key", "--wait", "10")
+	said, err := s.shell("kubectl", "--namespace", harness.System, "exec", c.name()+"-source", "--", "/rootcellar-copy", "send", "/source",
+		"--id", id, "--connect", addressOf(s.Namespace, "stranger"), "--key", "/key/key", "--wait", "10")
 	if err == nil || !strings.Contains(said, "exit code 75") {
 		s.Fatalf("the sender: %v\n%s", err, said)
 	}

@@ -12,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // copies follow docs/move.md.
@@ -45,12 +47,12 @@ type claimPlan struct {
 // returns what they print, and fails if they fail.
 func (s *scenario) copyPlan(claim string, flags ...string) (*claimPlan, string, error) {
 	s.Helper()
-	dir, err := os.MkdirTemp(os.Getenv("RUN"), "move-")
-	s.must(err)
+	dir, err := os.MkdirTemp(harness.Run, "move-")
+	s.Must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	block := shellBlock.FindStringSubmatch(s.section("docs/move.md", "Plan"))[2]
 	words := strings.NewReplacer("storageclasses ", "storageclasses,volumesnapshots ",
-		"NAMESPACE/CLAIM --node NODE --class CLASS --size SIZE", s.namespace+"/"+claim+" "+strings.Join(flags, " "))
+		"NAMESPACE/CLAIM --node NODE --class CLASS --size SIZE", s.Namespace+"/"+claim+" "+strings.Join(flags, " "))
 	path := "PATH=" + filepath.Join(target, "x86_64-unknown-linux-musl/release") + ":" + os.Getenv("PATH")
 	said, failed := s.shell("env", path, "sh", "-euc", "cd "+dir+"\n"+words.Replace(block))
 	return &claimPlan{s, claim, dir}, said, failed
@@ -67,7 +69,7 @@ func (s *scenario) copies(claim string, flags ...string) *claimPlan {
 
 // command is the plan with these arguments and its claim.
 func (c *claimPlan) command(arguments ...string) *exec.Cmd {
-	arguments = append(append([]string{filepath.Join(c.dir, "move-NAMESPACE-CLAIM.sh")}, arguments...), c.namespace+"/"+c.claim)
+	arguments = append(append([]string{filepath.Join(c.dir, "move-NAMESPACE-CLAIM.sh")}, arguments...), c.Namespace+"/"+c.claim)
 	return exec.CommandContext(c.ctx(), "sh", arguments...)
 }
 
@@ -95,7 +97,7 @@ func (c *claimPlan) remove(old string) {
 	c.Helper()
 	c.run("do", "remove")
 	c.volumeGone(old)
-	left := c.kubectl("get", "pod,pvc,pv", "--namespace", system, "--output", "name")
+	left := c.Kubectl("get", "pod,pvc,pv", "--namespace", harness.System, "--output", "name")
 	if strings.Contains(left, c.name()) {
 		c.Fatalf("the plan %s leaves\n%s", c.name(), left)
 	}
@@ -105,7 +107,7 @@ func (c *claimPlan) remove(old string) {
 func (c *claimPlan) name() string {
 	c.Helper()
 	text, err := os.ReadFile(filepath.Join(c.dir, "move-NAMESPACE-CLAIM.sh"))
-	c.must(err)
+	c.Must(err)
 	name := regexp.MustCompile(`rootcellar-move-[0-9a-f]+`).Find(text)
 	if name == nil {
 		c.Fatal("the plan has no name")
@@ -116,12 +118,12 @@ func (c *claimPlan) name() string {
 // at checks on which node, in which class and with which size the claim is, and that its policy is as before.
 func (c *claimPlan) isAt(n node, class, size string, policy corev1.PersistentVolumeReclaimPolicy) {
 	c.Helper()
-	claim, volume := c.theClaim(c.claim), c.volume(c.claim)
+	claim, volume := c.TheClaim(c.claim), c.volume(c.claim)
 	request := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	if *claim.Spec.StorageClassName != class || request.String() != size || volume.Spec.PersistentVolumeReclaimPolicy != policy {
 		c.Fatalf("claim %s is\n%+v\nof\n%+v", c.claim, claim.Spec, volume.Spec)
 	}
-	if volume.Spec.CSI != nil && volume.Spec.CSI.Driver == driver && c.scenario.home(volume) != n {
+	if volume.Spec.CSI != nil && volume.Spec.CSI.Driver == harness.Driver && c.scenario.home(volume) != n {
 		c.Fatalf("claim %s is on another node: %+v", c.claim, volume.Spec.NodeAffinity)
 	}
 }
@@ -131,7 +133,7 @@ func (c *claimPlan) isAt(n node, class, size string, policy corev1.PersistentVol
 // Proves: K1.
 func copiedThereAndBack(s *scenario) {
 	t := s.tenants(hostPathClass)
-	class := s.class(map[string]string{"pool": "default"})
+	class := s.Class(map[string]string{"pool": "default"})
 	for i, m := range t.moves {
 		there := s.copies(m.claim, "--node", m.home.other().name, "--class", class)
 		there.run("move")
@@ -164,7 +166,7 @@ func copiedThereAndBack(s *scenario) {
 //
 // Proves: K1.
 func copyUndone(s *scenario) {
-	class := s.class(map[string]string{"pool": "default", "kind": "image"})
+	class := s.Class(map[string]string{"pool": "default", "kind": "image"})
 	t := s.tenants(hostPathClass)
 	m, files := t.moves[1], t.files[1]
 	c := s.copies(m.claim, "--node", m.home.other().name, "--class", class)
@@ -186,7 +188,7 @@ func copyUndone(s *scenario) {
 			s.Fatalf("after %s and back, the claim has %s", copySteps[last], found.Name)
 		}
 		c.isAt(m.home, hostPathClass, "64Mi", corev1.PersistentVolumeReclaimDelete)
-		if left := s.kubectl("get", "pod,pvc,pv", "--all-namespaces", "--output", "name"); strings.Contains(left, c.name()) {
+		if left := s.Kubectl("get", "pod,pvc,pv", "--all-namespaces", "--output", "name"); strings.Contains(left, c.name()) {
 			s.Fatalf("after %s and back, %s is there:\n%s", copySteps[last], c.name(), left)
 		}
 	}
@@ -198,20 +200,20 @@ func copyUndone(s *scenario) {
 //
 // Proves: K1.
 func copiedKinds(s *scenario) {
-	directory := s.class(map[string]string{"pool": "default"})
-	image := s.class(map[string]string{"pool": "default", "kind": "image"})
-	s.claim("orders", directory, "256Mi")
+	directory := s.Class(map[string]string{"pool": "default"})
+	image := s.Class(map[string]string{"pool": "default", "kind": "image"})
+	s.Claim("orders", directory, "256Mi")
 	s.pod("shop", with("orders", "/data"), ofDebian)
 	home := s.runningOn("shop")
 	_, err := s.exec("shop", oddFiles)
-	s.must(err)
+	s.Must(err)
 	written := s.oddFilesOf("shop")
 	s.snapshotBy(s.snapshotClass("{copy: allowed}"), "kept", "orders")
 	s.deletePod("shop")
 	for i, to := range []struct{ class, size string }{{image, "256Mi"}, {image, "64Mi"}, {directory, "64Mi"}} {
 		old := s.volume("orders").Name
 		c, said, err := s.copyPlan("orders", "--class", to.class, "--size", to.size)
-		s.must(err)
+		s.Must(err)
 		if lists := strings.Contains(said, "kept"); lists != (i == 0) {
 			s.Fatalf("move %d: the report is\n%s", i, said)
 		}
@@ -233,15 +235,15 @@ func copiedKinds(s *scenario) {
 
 // Proves: K1.
 func copiedDevice(s *scenario) {
-	class := s.class(map[string]string{"pool": "default"})
-	s.claim("disk", class, "64Mi", block)
+	class := s.Class(map[string]string{"pool": "default"})
+	s.Claim("disk", class, "64Mi", block)
 	s.pod("machine", machine("disk"))
 	home := s.runningOn("machine")
 	_, err := s.exec("machine", "dd if=/dev/urandom of=/dev/disk bs=1M count=24 seek=8 conv=fsync")
-	s.must(err)
+	s.Must(err)
 	const sum = "head --bytes=64M /dev/disk | sha256sum"
 	written, err := s.exec("machine", sum)
-	s.must(err)
+	s.Must(err)
 	s.deletePod("machine")
 	old := s.volume("disk").Name
 	c := s.copies("disk", "--node", home.other().name, "--size", "128Mi")
@@ -258,12 +260,12 @@ func copiedDevice(s *scenario) {
 
 // Proves: K1.
 func copyTooLarge(s *scenario) {
-	class := s.class(map[string]string{"pool": "default", "kind": "image"})
-	s.claim("data", class, "128Mi")
+	class := s.Class(map[string]string{"pool": "default", "kind": "image"})
+	s.Claim("data", class, "128Mi")
 	s.pod("worker", with("data", "/data"))
 	s.running("worker")
 	_, err := s.exec("worker", "dd if=/dev/urandom of=/data/large bs=1M count=48")
-	s.must(err)
+	s.Must(err)
 	s.seed("worker")
 	uid := s.running("worker").UID
 	c := s.copies("data", "--size", "40Mi")
@@ -278,7 +280,7 @@ func copyTooLarge(s *scenario) {
 	c.run("do", "retain")
 	c.run("do", "prepare")
 	_, err = s.exec("worker", "dd if=/dev/urandom of=/data/more bs=1M count=40")
-	s.must(err)
+	s.Must(err)
 	files := s.summary("worker")
 	c.run("do", "stop")
 	c.fails("the new volume is too small", "do", "copy")
@@ -294,9 +296,9 @@ func copyTooLarge(s *scenario) {
 // Proves: K1.
 func copiedQuota(s *scenario) {
 	_, err := s.inDriver(node1, "pool", "enable-quota", filepath.Join(filepath.Dir(btrfsPath), "rootcellar"))
-	s.must(err)
-	class := s.class(map[string]string{"pool": "btrfs", "enforcement": "required"})
-	s.claim("data", "local-path-btrfs", "64Mi")
+	s.Must(err)
+	class := s.Class(map[string]string{"pool": "btrfs", "enforcement": "required"})
+	s.Claim("data", "local-path-btrfs", "64Mi")
 	s.pod("worker", with("data", "/data"), at(node1))
 	s.running("worker")
 	files := s.seed("worker")
@@ -306,7 +308,7 @@ func copiedQuota(s *scenario) {
 	}
 	s.deletePod("worker")
 	s.onceRefused(node1, "rootcellar-migrate claim", "volume", "import", m.path, "--pool", "btrfs", "--name", m.old.Name,
-		"--claim", s.namespace+"/data", "--size", "64Mi")
+		"--claim", s.Namespace+"/data", "--size", "64Mi")
 	c := s.copies("data", "--class", class)
 	c.run("move")
 	c.isAt(node1, class, "64Mi", corev1.PersistentVolumeReclaimDelete)
@@ -320,10 +322,10 @@ func copiedQuota(s *scenario) {
 //
 // Proves: K1.
 func copiedByHand(s *scenario) {
-	class := s.class(map[string]string{"pool": "default"})
+	class := s.Class(map[string]string{"pool": "default"})
 	const hostPath, mount = "/mnt/by-hand", "/mnt/static"
 	_, err := s.on(node1, "sh", "-euc", "mkdir "+hostPath+"; chmod 0777 "+hostPath+" "+mount)
-	s.must(err)
+	s.Must(err)
 	s.handMade("host", node1, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: hostPath}})
 	local := corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: mount}}
 	s.handMade("static", node1, local, func(volume *corev1.PersistentVolume) {
@@ -353,7 +355,7 @@ func copiedByHand(s *scenario) {
 		s.Fatalf("%s has %v: %v", hostPath, found, err)
 	}
 	_, err = s.on(node1, "rm", "-r", hostPath)
-	s.must(err)
+	s.Must(err)
 }
 
 // removeStatic takes the step remove, and plays the static provisioner, which empties a released mount and makes a
@@ -363,36 +365,36 @@ func (c *claimPlan) removeStatic(m *move) {
 	var out bytes.Buffer
 	remove := c.command("do", "remove")
 	remove.Stdout, remove.Stderr = &out, &out
-	c.must(remove.Start())
-	c.eventually("the old volume may be deleted", patience, func() string {
-		return strings.TrimPrefix(c.kubectl("get", "pv", m.old.Name, "--output",
+	c.Must(remove.Start())
+	c.Eventually("the old volume may be deleted", harness.Patience, func() string {
+		return strings.TrimPrefix(c.Kubectl("get", "pv", m.old.Name, "--output",
 			"jsonpath={.status.phase} {.spec.persistentVolumeReclaimPolicy}"), "Released Delete")
 	})
 	_, err := c.on(m.home, "find", m.path, "-mindepth", "1", "-delete")
-	c.must(err)
-	c.kubectl("delete", "pv", m.old.Name)
+	c.Must(err)
+	c.Kubectl("delete", "pv", m.old.Name)
 	again := m.old.DeepCopy()
 	again.ObjectMeta = metav1.ObjectMeta{Name: again.Name, Annotations: again.Annotations}
 	again.Spec.ClaimRef, again.Status = nil, corev1.PersistentVolumeStatus{}
-	_, err = client.CoreV1().PersistentVolumes().Create(c.ctx(), again, metav1.CreateOptions{})
-	c.must(err)
+	_, err = harness.Client.CoreV1().PersistentVolumes().Create(c.ctx(), again, metav1.CreateOptions{})
+	c.Must(err)
 	if err := remove.Wait(); err != nil {
 		c.Fatalf("%v:\n%s", err, &out)
 	}
-	c.kubectl("delete", "pv", m.old.Name)
+	c.Kubectl("delete", "pv", m.old.Name)
 }
 
 // copiedPostgres moves a PostgreSQL and its replica. Each one's claim is on a node of its own.
 //
 // Proves: K1.
 func copiedPostgres(s *scenario) {
-	class := s.class(map[string]string{"pool": "default", "kind": "image"})
-	s.claim("primary", class, databaseSize)
-	s.claim("replica", class, databaseSize)
+	class := s.Class(map[string]string{"pool": "default", "kind": "image"})
+	s.Claim("primary", class, databaseSize)
+	s.Claim("replica", class, databaseSize)
 	start := func(name string, n node, changes ...func(*corev1.Pod)) {
 		s.Helper()
 		s.pod(name, append(changes, with(name, "/data"), at(n))...)
-		s.eventually("PostgreSQL "+name+" serves", patience, func() string {
+		s.Eventually("PostgreSQL "+name+" serves", harness.Patience, func() string {
 			if out, err := s.exec(name, "pg_isready"); err != nil {
 				return out
 			}
@@ -403,10 +405,10 @@ func copiedPostgres(s *scenario) {
 	_, err := s.exec("primary", `printf 'host replication postgres 0.0.0.0/0 trust\n' >>/data/postgres/pg_hba.conf &&
 		psql -qc "alter system set listen_addresses = '*'" -c "create table inserts (n integer primary key)" &&
 		pgbench --initialize --quiet --scale 2`)
-	s.must(err)
+	s.Must(err)
 	s.deletePod("primary")
 	address := func() string {
-		return s.kubectl("get", "pod", "primary", "--output", "jsonpath={.status.podIP}")
+		return s.Kubectl("get", "pod", "primary", "--output", "jsonpath={.status.podIP}")
 	}
 	listens := func(pod *corev1.Pod) {
 		postgres(pod)
@@ -422,15 +424,15 @@ func copiedPostgres(s *scenario) {
 	s.running("copies")
 	_, err = s.exec("copies", "/usr/lib/postgresql/15/bin/pg_basebackup --host "+address()+
 		" --username postgres --pgdata /data/postgres --write-recovery-conf --checkpoint fast")
-	s.must(err)
+	s.Must(err)
 	s.deletePod("copies")
 	follows := func(n int) {
 		s.Helper()
 		_, err := s.exec("replica", `psql -qc "alter system set primary_conninfo = 'host=`+address()+` user=postgres'" -c "select pg_reload_conf()"`)
-		s.must(err)
+		s.Must(err)
 		_, err = s.exec("primary", fmt.Sprintf("psql -qc 'insert into inserts values (%d)'", n))
-		s.must(err)
-		s.eventually("the replica has the insert", patience, func() string {
+		s.Must(err)
+		s.Eventually("the replica has the insert", harness.Patience, func() string {
 			out, err := s.exec("replica", "psql -Atc 'select count(*), pg_is_in_recovery() from inserts'")
 			if err != nil || out != fmt.Sprintf("%d|t", n) {
 				return out
@@ -451,9 +453,9 @@ func copiedPostgres(s *scenario) {
 	}
 	follows(2)
 	_, err = s.exec("primary", "cd /data/postgres && psql -qc checkpoint && ! grep -h 'invalid page\\|checksum' log/* 2>/dev/null")
-	s.must(err)
+	s.Must(err)
 	out, err := s.exec("primary", "psql -Atc 'select count(*) from pgbench_accounts'")
-	s.must(err)
+	s.Must(err)
 	if out != "200000" {
 		s.Fatalf("the table has %s rows", out)
 	}

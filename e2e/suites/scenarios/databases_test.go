@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // databases run on a cluster of their own, by `make e2e-databases`, which has the image of debian.sh.
@@ -25,8 +27,8 @@ var databases = []entry{
 }
 
 func TestDatabases(t *testing.T) {
-	t.Cleanup(count)
-	(&scenario{T: t, namespace: metav1.NamespaceDefault}).install()
+	t.Cleanup(harness.Count)
+	(&scenario{harness.In(t, metav1.NamespaceDefault)}).install()
 	for _, entry := range databases {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
@@ -112,17 +114,17 @@ func (s *scenario) database(class string) *database {
 			}},
 		},
 	}
-	_, err := client.AppsV1().StatefulSets(s.namespace).Create(s.ctx(), set, metav1.CreateOptions{})
-	s.must(err)
+	_, err := harness.Client.AppsV1().StatefulSets(s.Namespace).Create(s.ctx(), set, metav1.CreateOptions{})
+	s.Must(err)
 	d := &database{s, class}
-	s.eventually("PostgreSQL serves", patience, func() string {
+	s.Eventually("PostgreSQL serves", harness.Patience, func() string {
 		if out, err := s.exec(databasePod, "pg_isready"); err != nil {
 			return out
 		}
 		return ""
 	})
 	_, err = s.exec(databasePod, load)
-	s.must(err)
+	s.Must(err)
 	return d
 }
 
@@ -130,13 +132,13 @@ func (s *scenario) database(class string) *database {
 func (d *database) acknowledged(more int) int {
 	d.Helper()
 	first, last := -1, 0
-	d.eventually("PostgreSQL acknowledges inserts", patience, func() string {
+	d.Eventually("PostgreSQL acknowledges inserts", harness.Patience, func() string {
 		text, err := d.exec(databasePod, "cat /tmp/acknowledged")
 		if err != nil {
 			return text
 		}
 		last, err = strconv.Atoi(text)
-		d.must(err)
+		d.Must(err)
 		if first < 0 {
 			first = last
 		}
@@ -167,11 +169,11 @@ func (d *database) snapshots(count int) []moment {
 func (d *database) outcome(m moment) string {
 	d.Helper()
 	name := "of-" + m.snapshot
-	d.claim(name, d.class, databaseSize, from("VolumeSnapshot", m.snapshot))
+	d.Claim(name, d.class, databaseSize, from("VolumeSnapshot", m.snapshot))
 	d.pod(name, with(name, "/data"), at(node1), postgres)
 	defer d.deleteSnapshotAndClaims(m.snapshot, name)
 	var phase string
-	d.eventually("PostgreSQL of "+name+" serves or ends", patience, func() string {
+	d.Eventually("PostgreSQL of "+name+" serves or ends", harness.Patience, func() string {
 		if phase = d.field("pod", name, ".status.phase"); phase == string(corev1.PodFailed) {
 			return ""
 		}
@@ -180,7 +182,7 @@ func (d *database) outcome(m moment) string {
 		}
 		return ""
 	})
-	log := d.kubectl("logs", name)
+	log := d.Kubectl("logs", name)
 	if phase == string(corev1.PodFailed) {
 		reasons := regexp.MustCompile("(PANIC|FATAL): .*").FindAllString(log, -1)
 		return "it does not start: " + strings.Join(reasons[max(0, len(reasons)-1):], "")
@@ -224,9 +226,9 @@ func (d *database) complaint(name string, m moment) string {
 
 func (d *database) delete() {
 	d.Helper()
-	d.kubectl("delete", "statefulset", "database", "--timeout", patience.String())
+	d.Kubectl("delete", "statefulset", "database", "--timeout", harness.Patience.String())
 	d.gone("pod "+databasePod, func() error {
-		_, err := client.CoreV1().Pods(d.namespace).Get(d.ctx(), databasePod, metav1.GetOptions{})
+		_, err := harness.Client.CoreV1().Pods(d.Namespace).Get(d.ctx(), databasePod, metav1.GetOptions{})
 		return err
 	})
 	d.deleteClaim(databaseClaim)
@@ -235,14 +237,14 @@ func (d *database) delete() {
 // Proves: I3.
 func databaseOnImage(s *scenario) {
 	for _, format := range []string{"ext4", "xfs"} {
-		class := s.class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": format})
+		class := s.Class(map[string]string{"pool": "reflink", "kind": "image", "csi.storage.k8s.io/fstype": format})
 		d := s.database(class)
 		for _, moment := range d.snapshots(5) {
 			if complaint := d.outcome(moment); complaint != "" {
 				s.Fatalf("%s on %s: %s", moment.snapshot, format, complaint)
 			}
 		}
-		s.note += fmt.Sprintf("; %s: %d inserts", format, d.acknowledged(20))
+		s.Note += fmt.Sprintf("; %s: %d inserts", format, d.acknowledged(20))
 		d.delete()
 		s.detached()
 	}
@@ -264,16 +266,16 @@ done`
 func (s *scenario) apart(claim, class string) int {
 	s.Helper()
 	s.take("taken", claim)
-	s.claim("copy", class, databaseSize, from("VolumeSnapshot", "taken"))
+	s.Claim("copy", class, databaseSize, from("VolumeSnapshot", "taken"))
 	s.pod("copy", with("copy", "/data"), at(node1))
 	s.running("copy")
 	text, err := s.exec("copy", "for d in 0 1 2 3 4; do cat /data/$d/counter; echo; done")
-	s.must(err)
+	s.Must(err)
 	s.deleteSnapshotAndClaims("taken", "copy")
 	var values []int
 	for _, field := range strings.Fields(text) {
 		value, err := strconv.Atoi(field)
-		s.must(err)
+		s.Must(err)
 		values = append(values, value)
 	}
 	if len(values) != 5 {
@@ -288,13 +290,13 @@ func (s *scenario) apart(claim, class string) int {
 // Proves: I3.
 func oneInstant(s *scenario) {
 	parameters := map[string]string{"pool": "reflink"}
-	directory := s.class(parameters)
+	directory := s.Class(parameters)
 	parameters["kind"] = "image"
-	for class, sync := range map[string]string{directory: "true", s.class(parameters): "sync"} {
-		s.claim("source", class, databaseSize)
+	for class, sync := range map[string]string{directory: "true", s.Class(parameters): "sync"} {
+		s.Claim("source", class, databaseSize)
 		s.pod("source", with("source", "/data"), at(node1), runs("SYNC="+sync+"\n"+counters))
 		s.running("source")
-		s.eventually("it counts", patience, func() string {
+		s.Eventually("it counts", harness.Patience, func() string {
 			out, err := s.exec("source", "cat /data/4/counter")
 			if err != nil {
 				return out
@@ -306,7 +308,7 @@ func oneInstant(s *scenario) {
 			case class == directory && difference < 2:
 				s.Fatalf("the counters of a directory differ by %d", difference)
 			case class == directory:
-				s.note += fmt.Sprintf("; counters differ by %d", difference)
+				s.Note += fmt.Sprintf("; counters differ by %d", difference)
 			case difference > 1:
 				s.Fatalf("the counters of an image differ by %d", difference)
 			}
@@ -319,10 +321,10 @@ func oneInstant(s *scenario) {
 	// The copy reaches the log, the tables and the control file at different times.
 	_, err := s.exec(databasePod, "for d in base global pg_wal; do mkdir /data/postgres/$d/other; f=0; "+
 		"while f=$((f + 1)) && [ $f -le 5000 ]; do echo $f >/data/postgres/$d/other/$f || exit 1; done; done")
-	s.must(err)
+	s.Must(err)
 	for _, moment := range d.snapshots(5) {
 		complaint, _, _ := strings.Cut(cmp.Or(d.outcome(moment), "no damage is seen"), "\n")
-		s.note += "; PostgreSQL in a directory: " + complaint
+		s.Note += "; PostgreSQL in a directory: " + complaint
 	}
 	d.delete()
 	s.detached()
@@ -349,7 +351,7 @@ func (s *scenario) boots(pod string, earlier int) {
 	s.Helper()
 	text, err := s.exec(pod, `timeout 300 qemu-system-x86_64 -accel tcg -m 256 -display none -nodefaults -no-reboot -serial stdio \
 		-drive file=/dev/disk,format=raw,if=virtio,cache=none </dev/null 2>&1`)
-	s.must(err)
+	s.Must(err)
 	if !holdsAll(text, []string{"Linux version ", "Debian", fmt.Sprintf("starts before this one: %d\r", earlier), "Power down"}) {
 		s.Fatalf("not %d earlier starts:\n%s", earlier, text)
 	}
@@ -359,17 +361,17 @@ func (s *scenario) boots(pod string, earlier int) {
 //
 // Proves: B1, B2.
 func machineOnBlock(s *scenario) {
-	class := s.class(map[string]string{"pool": "reflink"})
-	s.claim("machine", class, "64Mi", block)
+	class := s.Class(map[string]string{"pool": "reflink"})
+	s.Claim("machine", class, "64Mi", block)
 	s.pod("machine", machine("machine"), at(node1))
 	s.running("machine")
 	_, err := s.exec("machine", "dd if=/disk.img of=/dev/disk bs=1M conv=fsync")
-	s.must(err)
+	s.Must(err)
 	s.boots("machine", 0)
 	s.take("taken", "machine")
 	s.boots("machine", 1)
 
-	s.claim("copy", class, "64Mi", block, from("VolumeSnapshot", "taken"))
+	s.Claim("copy", class, "64Mi", block, from("VolumeSnapshot", "taken"))
 	s.pod("copy", machine("copy"), at(node1))
 	s.running("copy")
 	s.boots("copy", 1)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var disks = []entry{
@@ -34,15 +36,15 @@ func (s *scenario) mountAt(image, path string) {
 	s.mount(image, path)
 	s.Cleanup(func() {
 		// Most scenarios unmount it themselves. Then there is nothing to do.
-		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "umount", path)
+		_, _ = harness.Command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "umount", path)
 	})
 }
 
 // mount mounts an image of node1's disks at a path.
 func (s *scenario) mount(image, path string) {
 	s.Helper()
-	_, err := s.on(node1, "mount", "-o", "loop", filepath.Join(os.Getenv("RUN"), node1.name, image), path)
-	s.must(err)
+	_, err := s.on(node1, "mount", "-o", "loop", filepath.Join(harness.Run, node1.name, image), path)
+	s.Must(err)
 }
 
 // mountLate mounts the disk of the pool `late` and waits until the driver serves it.
@@ -56,14 +58,14 @@ func (s *scenario) mountLate() {
 func (s *scenario) onLate() string {
 	s.Helper()
 	s.mountLate()
-	return s.class(map[string]string{"pool": "late"})
+	return s.Class(map[string]string{"pool": "late"})
 }
 
 // unmountLate is the host's plain umount, which must work at once even while the driver is busy.
 func (s *scenario) unmountLate() {
 	s.Helper()
 	_, err := s.on(node1, "umount", poolPath("late"))
-	s.must(err)
+	s.Must(err)
 	s.poolIs(node1, "late", notMounted)
 	s.nothingBeneath()
 }
@@ -71,9 +73,9 @@ func (s *scenario) unmountLate() {
 // lateFreed waits until nothing uses the disk any more, so that it could be pulled out.
 func (s *scenario) lateFreed() {
 	s.Helper()
-	s.eventually("the disk is free", patience, func() string {
-		users, err := s.shell("losetup", "-j", filepath.Join(os.Getenv("RUN"), node1.name, "late.img"))
-		s.must(err)
+	s.Eventually("the disk is free", harness.Patience, func() string {
+		users, err := s.shell("losetup", "-j", filepath.Join(harness.Run, node1.name, "late.img"))
+		s.Must(err)
 		return users
 	})
 }
@@ -103,7 +105,7 @@ func (s *scenario) driverLife() string {
 // logged checks that the driver on node1 has logged the text.
 func (s *scenario) logged(text string) {
 	s.Helper()
-	log := s.kubectl("--namespace", system, "logs", s.driverPod(node1).Name, "--container", "driver")
+	log := s.Kubectl("--namespace", harness.System, "logs", s.driverPod(node1).Name, "--container", "driver")
 	if !strings.Contains(log, text) {
 		s.Fatalf("%q is not in the driver's log:\n%s", text, log)
 	}
@@ -123,26 +125,26 @@ func (s *scenario) runsPromptly(pod string) {
 // `late`. Without a text, both must show none.
 func (s *scenario) healthShows(pod, text string) {
 	s.Helper()
-	version, err := client.Discovery().ServerVersion()
-	s.must(err)
+	version, err := harness.Client.Discovery().ServerVersion()
+	s.Must(err)
 	if minor, _ := strconv.Atoi(version.Minor); minor < 37 {
 		return
 	}
-	s.eventually(fmt.Sprintf("the health of %s and of its storage is %q", pod, text), patience, func() string {
-		found, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), pod, metav1.GetOptions{})
-		s.must(err)
+	s.Eventually(fmt.Sprintf("the health of %s and of its storage is %q", pod, text), harness.Patience, func() string {
+		found, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), pod, metav1.GetOptions{})
+		s.Must(err)
 		var conditions []string
 		for _, volume := range found.Status.VolumeHealth {
 			for _, condition := range volume.HealthConditions {
 				conditions = append(conditions, fmt.Sprintf("%s %s: %s", condition.Status, condition.Reason, condition.Message))
 			}
 		}
-		info, err := client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
-		s.must(err)
+		info, err := harness.Client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+		s.Must(err)
 		late := false
 		for _, health := range info.Status.StorageHealth {
 			for _, condition := range health.HealthConditions {
-				late = late || health.Name == driver && condition.Reason == "PoolUnavailableLate"
+				late = late || health.Name == harness.Driver && condition.Reason == "PoolUnavailableLate"
 			}
 		}
 		shown := strings.Join(conditions, "; ")
@@ -157,19 +159,19 @@ func (s *scenario) healthShows(pod, text string) {
 func diskComesLate(s *scenario) {
 	life := s.driverLife()
 	beneath, err := os.Stat(node1.path(poolPath("late")))
-	s.must(err)
+	s.Must(err)
 	s.poolIs(node1, "late", notMounted)
 	s.nothingBeneath()
 
-	class := s.class(map[string]string{"pool": "late"})
+	class := s.Class(map[string]string{"pool": "late"})
 	s.worker("waits", class)
 	s.unscheduled("waits", "did not have enough free storage")
 	s.left(node1, class, 0)
-	s.claim("sent", class, "25Mi", sentTo(node1))
+	s.Claim("sent", class, "25Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "pool late is "+notMounted)
-	s.eventually("the claim is given back to the scheduler", patience, func() string {
-		claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "sent", metav1.GetOptions{})
-		s.must(err)
+	s.Eventually("the claim is given back to the scheduler", harness.Patience, func() string {
+		claim, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), "sent", metav1.GetOptions{})
+		s.Must(err)
 		return claim.Annotations["volume.kubernetes.io/selected-node"]
 	})
 	s.nothingBeneath()
@@ -177,7 +179,7 @@ func diskComesLate(s *scenario) {
 	s.logged("pool is unavailable pool=late reason=nothing is mounted at its path")
 
 	s.mountAt("late.img", poolPath("late"))
-	s.eventually("the pool works and the scheduler knows it", within, func() string {
+	s.Eventually("the pool works and the scheduler knows it", within, func() string {
 		if free, _ := s.capacity(node1, class); free == 0 {
 			return "no free space yet"
 		}
@@ -229,7 +231,7 @@ func diskComesBack(s *scenario) {
 	if now := s.driverLife(); now != life {
 		s.Fatalf("the driver is %s, and was %s", now, life)
 	}
-	s.eventually("the free space is as before", patience, func() string {
+	s.Eventually("the free space is as before", harness.Patience, func() string {
 		// Before and now there is one volume besides the keeper's.
 		if free, _ := s.capacity(node1, class); free != before {
 			return fmt.Sprint(free, " bytes, and was ", before)
@@ -257,7 +259,7 @@ func diskGoesUnderPod(s *scenario) {
 	writer.goesOn()
 	s.pod("second", with("writer", "/data"))
 	s.event("Pod", "second", "pool late, which holds the volume, is "+notMounted)
-	s.claim("sent", class, "25Mi", sentTo(node1))
+	s.Claim("sent", class, "25Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "node node1: pool late is "+notMounted)
 
 	s.mountLate()
@@ -265,7 +267,7 @@ func diskGoesUnderPod(s *scenario) {
 	s.healthShows("writer", "")
 	writer.goesOn()
 	seen, err := s.exec("second", "cat /data/beats")
-	s.must(err)
+	s.Must(err)
 	if writer.check(seen+"\n") == 0 {
 		s.Fatal("the second pod sees nothing of the first")
 	}
@@ -306,19 +308,19 @@ func diskExchanged(s *scenario) {
 		s.mountAt(image, path)
 		before := s.listing(path)
 		s.poolIs(node1, other.pool, other.reason)
-		class := s.class(map[string]string{"pool": other.pool})
-		s.claim(other.disk, class, "25Mi", sentTo(node1))
+		class := s.Class(map[string]string{"pool": other.pool})
+		s.Claim(other.disk, class, "25Mi", sentTo(node1))
 		s.event("PersistentVolumeClaim", other.disk, "pool "+other.pool+" is "+other.reason, "mount the right disk")
 		s.left(node1, class, 0)
 		// The driver checks the path every two seconds.
-		s.always("it is left alone", 5*time.Second, func() string {
+		s.Always("it is left alone", 5*time.Second, func() string {
 			if now := s.listing(path); now != before {
 				return now + "\nand was\n" + before
 			}
 			return ""
 		})
 		_, err := s.on(node1, "umount", path)
-		s.must(err)
+		s.Must(err)
 	}
 	s.event("PersistentVolumeClaim", "elsewheres", "of node elsewhere")
 
@@ -332,9 +334,9 @@ func diskExchanged(s *scenario) {
 // makeBlank creates an empty image for node1.
 func (s *scenario) makeBlank(image string) string {
 	s.Helper()
-	file := filepath.Join(os.Getenv("RUN"), node1.name, image)
+	file := filepath.Join(harness.Run, node1.name, image)
 	_, err := s.shell("truncate", "--size=256M", file)
-	s.must(err)
+	s.Must(err)
 	return file
 }
 
@@ -342,26 +344,26 @@ func (s *scenario) makeBlank(image string) string {
 func (s *scenario) makeDisk(image string, arguments []string) {
 	s.Helper()
 	_, err := s.shell("mkfs.ext4", "-q", s.makeBlank(image))
-	s.must(err)
+	s.Must(err)
 	if arguments == nil {
 		return
 	}
 	elsewhere := poolPath("other")
 	_, err = s.on(node1, "mkdir", "-p", elsewhere)
-	s.must(err)
+	s.Must(err)
 	s.mountAt(image, elsewhere)
 	_, err = s.inDriver(node1, append(arguments, elsewhere)...)
-	s.must(err)
+	s.Must(err)
 	_, err = s.on(node1, "umount", elsewhere)
-	s.must(err)
+	s.Must(err)
 	_, err = s.on(node1, "rmdir", elsewhere)
-	s.must(err)
+	s.Must(err)
 }
 
 // listing lists everything below a directory of node1, with the attributes that a write changes.
 func (s *scenario) listing(path string) string {
 	s.Helper()
 	out, err := s.on(node1, "find", path, "-printf", `%P %y %m %s %T@ %C@\n`)
-	s.must(err)
+	s.Must(err)
 	return out
 }

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var disruption = []entry{
@@ -31,11 +33,11 @@ func processKilled(s *scenario) { s.disturbed(func() { s.driverKilled(node1) }) 
 func podDeleted(s *scenario) {
 	s.disturbed(func() {
 		old := s.driverPod(node1)
-		s.must(client.CoreV1().Pods(system).Delete(s.ctx(), old.Name, metav1.DeleteOptions{}))
-		s.eventually("the driver has another pod", patience, func() string {
+		s.Must(harness.Client.CoreV1().Pods(harness.System).Delete(s.ctx(), old.Name, metav1.DeleteOptions{}))
+		s.Eventually("the driver has another pod", harness.Patience, func() string {
 			here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node1.name}
-			pods, err := client.CoreV1().Pods(system).List(s.ctx(), here)
-			s.must(err)
+			pods, err := harness.Client.CoreV1().Pods(harness.System).List(s.ctx(), here)
+			s.Must(err)
 			for _, pod := range pods.Items {
 				if pod.UID != old.UID && pod.DeletionTimestamp == nil {
 					return ""
@@ -50,11 +52,11 @@ func podDeleted(s *scenario) {
 //
 // Proves: K19.
 func registrationLost(s *scenario) {
-	socket := node1.path(filepath.Join(os.Getenv("KUBELET_DIR"), "plugins_registry", driver+"-reg.sock"))
-	s.must(os.Remove(socket))
-	s.eventually("kubelet forgets the driver", patience, func() string {
-		info, err := client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
-		s.must(err)
+	socket := node1.path(filepath.Join(os.Getenv("KUBELET_DIR"), "plugins_registry", harness.Driver+"-reg.sock"))
+	s.Must(os.Remove(socket))
+	s.Eventually("kubelet forgets the driver", harness.Patience, func() string {
+		info, err := harness.Client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+		s.Must(err)
 		if len(info.Spec.Drivers) > 0 {
 			return "not yet"
 		}
@@ -72,7 +74,7 @@ func (s *scenario) driverKilled(n node) {
 	s.Helper()
 	before := processOf(n, driverProcess)
 	s.kill(n, driverProcess)
-	s.eventually("the driver runs again", patience, func() string {
+	s.Eventually("the driver runs again", harness.Patience, func() string {
 		if now := processOf(n, driverProcess); now == 0 || now == before {
 			return "not yet"
 		}
@@ -107,7 +109,7 @@ func (s *scenario) disturbed(disturb func()) {
 // unmounted waits until kubelet has nothing of a pod any more.
 func (s *scenario) unmounted(n node, pod *corev1.Pod) {
 	s.Helper()
-	s.eventually("nothing is mounted for "+pod.Name, patience, func() string { return s.mountLines(n, string(pod.UID)) })
+	s.Eventually("nothing is mounted for "+pod.Name, harness.Patience, func() string { return s.mountLines(n, string(pod.UID)) })
 	s.kubeletForgets(n, pod)
 }
 
@@ -120,10 +122,10 @@ func kubeletKilled(s *scenario) {
 		pods = append(pods, s.running(name))
 	}
 	back := s.kubeletLeaves()
-	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "deleted", metav1.DeleteOptions{}))
+	s.Must(harness.Client.CoreV1().Pods(s.Namespace).Delete(s.ctx(), "deleted", metav1.DeleteOptions{}))
 	// Kubelet receives no event for this deletion. After its start it must find the pod on its disk.
 	atOnce := int64(0)
-	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "forced", metav1.DeleteOptions{GracePeriodSeconds: &atOnce}))
+	s.Must(harness.Client.CoreV1().Pods(s.Namespace).Delete(s.ctx(), "forced", metav1.DeleteOptions{GracePeriodSeconds: &atOnce}))
 	writer.goesOn()
 	for _, pod := range pods {
 		if s.mountLines(node1, string(pod.UID)) == "" {
@@ -152,12 +154,12 @@ func kubeletKilled(s *scenario) {
 func (s *scenario) kubeletLeaves() (back func()) {
 	s.Helper()
 	loop, err := strconv.Atoi(node1.pid)
-	s.must(err)
-	s.must(syscall.Kill(loop, syscall.SIGSTOP))
+	s.Must(err)
+	s.Must(syscall.Kill(loop, syscall.SIGSTOP))
 	back = func() { _ = syscall.Kill(loop, syscall.SIGCONT) }
 	s.Cleanup(back)
 	s.kill(node1, kubeletProcess)
-	s.eventually("kubelet is gone", patience, func() string {
+	s.Eventually("kubelet is gone", harness.Patience, func() string {
 		if pid := processOf(node1, kubeletProcess); pid != 0 {
 			return fmt.Sprint(pid)
 		}
@@ -171,7 +173,7 @@ func (s *scenario) driverLeaves() (back func()) {
 	s.Helper()
 	only := func(host string) {
 		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"nodeSelector":{"kubernetes.io/hostname":%s}}}}}`, host)
-		_, err := client.AppsV1().DaemonSets(system).Patch(context.Background(), "rootcellar", types.StrategicMergePatchType,
+		_, err := harness.Client.AppsV1().DaemonSets(harness.System).Patch(context.Background(), "rootcellar", types.StrategicMergePatchType,
 			[]byte(patch), metav1.PatchOptions{})
 		if err != nil {
 			s.Error(err)
@@ -180,9 +182,9 @@ func (s *scenario) driverLeaves() (back func()) {
 	back = func() { only("null") }
 	s.Cleanup(back)
 	only(`"node2"`)
-	s.eventually("the driver is off the node, and new on the other", patience, func() string {
-		info, err := client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
-		s.must(err)
+	s.Eventually("the driver is off the node, and new on the other", harness.Patience, func() string {
+		info, err := harness.Client.StorageV1().CSINodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+		s.Must(err)
 		if processOf(node1, driverProcess) != 0 || len(info.Spec.Drivers) > 0 || !s.rolledOut() {
 			return "not yet"
 		}
@@ -212,13 +214,13 @@ func driverAway(s *scenario) {
 		s.Fatalf("a pod with a new claim is on %s, which has no driver", home.name)
 	}
 	ended := s.running("old")
-	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), "old", metav1.DeleteOptions{}))
-	s.must(client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(s.ctx(), "dropped", metav1.DeleteOptions{}))
-	s.always("the deleted pod and claim wait", 10*time.Second, func() string {
+	s.Must(harness.Client.CoreV1().Pods(s.Namespace).Delete(s.ctx(), "old", metav1.DeleteOptions{}))
+	s.Must(harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(s.ctx(), "dropped", metav1.DeleteOptions{}))
+	s.Always("the deleted pod and claim wait", 10*time.Second, func() string {
 		if s.mountLines(node1, string(ended.UID)) == "" {
 			return "the pod's volume is unmounted"
 		}
-		if _, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), dropped, metav1.GetOptions{}); err != nil {
+		if _, err := harness.Client.CoreV1().PersistentVolumes().Get(s.ctx(), dropped, metav1.GetOptions{}); err != nil {
 			return fmt.Sprint("the PersistentVolume: ", err)
 		}
 		return ""
@@ -230,7 +232,7 @@ func driverAway(s *scenario) {
 	s.running("again")
 	s.running("new")
 	s.gone("the deleted pod", func() error {
-		_, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), "old", metav1.GetOptions{})
+		_, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), "old", metav1.GetOptions{})
 		return err
 	})
 	s.unmounted(node1, ended)

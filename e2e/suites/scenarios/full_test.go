@@ -2,6 +2,8 @@ package scenarios
 
 import (
 	"fmt"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var full = []entry{
@@ -15,8 +17,8 @@ func podFillsDisk(s *scenario) {
 	s.worker("greedy", class)
 	s.worker("neighbour", class)
 	tenant := *s
-	tenant.namespace += "-tenant"
-	s.kubectl("create", "namespace", tenant.namespace)
+	tenant.Namespace += "-tenant"
+	s.Kubectl("create", "namespace", tenant.Namespace)
 	tenant.worker("tenant", class)
 	tenant.running("tenant")
 	s.running("greedy")
@@ -28,7 +30,7 @@ func podFillsDisk(s *scenario) {
 	s.refused("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=1", "No space left on device")
 	s.poolIs(node1, "late", "healthy")
 	s.left(node1, class, 0)
-	s.claim("sent", class, "25Mi", sentTo(node1))
+	s.Claim("sent", class, "25Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "pool late has free space for 0 bytes, not for 26214400 bytes")
 	snapshots := s.snapshotClass("{copy: allowed}")
 	s.snapshotBy(snapshots, "no-space", "neighbour")
@@ -36,7 +38,7 @@ func podFillsDisk(s *scenario) {
 	s.deleteSnapshot("no-space")
 	tenant.snapshotBy(snapshots, "no-space", "tenant")
 	tenant.forbidden("no-space", "FailedPrecondition", "pool late")
-	s.kubectl("delete", "namespace", tenant.namespace, "--timeout", patience.String())
+	s.Kubectl("delete", "namespace", tenant.Namespace, "--timeout", harness.Patience.String())
 	other.goesOn()
 	s.worker("elsewhere", "rootcellar", at(node1))
 	s.running("elsewhere")
@@ -44,7 +46,7 @@ func podFillsDisk(s *scenario) {
 	s.driverKilled(node1)
 	s.poolIs(node1, "late", "healthy")
 	s.dismiss("greedy")
-	s.eventually("the neighbour may write again", patience, func() string {
+	s.Eventually("the neighbour may write again", harness.Patience, func() string {
 		out, err := s.exec("neighbour", "dd if=/dev/zero of=/data/file bs=1M count=1 && sync /data/file")
 		if err != nil {
 			return out
@@ -53,7 +55,7 @@ func podFillsDisk(s *scenario) {
 	})
 	s.dismiss("neighbour")
 	// The space that the filesystem's own metadata has taken stays in use.
-	s.eventually("the space is free again", patience, func() string {
+	s.Eventually("the space is free again", harness.Patience, func() string {
 		if free, _ := s.capacity(node1, class); free < before-1<<20 {
 			return fmt.Sprint(free, " bytes, and was ", before)
 		}

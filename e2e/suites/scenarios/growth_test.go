@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var growing = []entry{
@@ -34,7 +36,7 @@ const overQuota = "Disk quota exceeded"
 func (s *scenario) quotaClass(enforcement string) string {
 	s.Helper()
 	grows := true
-	return s.class(map[string]string{"pool": "quota", "enforcement": enforcement},
+	return s.Class(map[string]string{"pool": "quota", "enforcement": enforcement},
 		func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows })
 }
 
@@ -43,16 +45,16 @@ func (s *scenario) fill(pod, message string) int {
 	s.Helper()
 	s.refused(pod, "cat /dev/zero > /data/file", message)
 	size, err := s.exec(pod, "wc -c < /data/file")
-	s.must(err)
+	s.Must(err)
 	bytes, err := strconv.Atoi(size)
-	s.must(err)
+	s.Must(err)
 	return bytes >> 20
 }
 
 // Proves: S2.
 func fillsItsVolume(s *scenario) {
 	class := s.quotaClass("required")
-	s.claim("greedy", class, "64Mi")
+	s.Claim("greedy", class, "64Mi")
 	s.pod("greedy", with("greedy", "/data"))
 	neighbour := s.beats("neighbour", class, node2)
 	s.running("greedy")
@@ -67,7 +69,7 @@ func fillsItsVolume(s *scenario) {
 	s.poolIs(node2, "quota", "healthy")
 
 	s.says("greedy", "rm /data/file && echo ok", "ok")
-	s.eventually("what was deleted may be written again", patience, func() string {
+	s.Eventually("what was deleted may be written again", harness.Patience, func() string {
 		out, err := s.exec("greedy", "sync && dd if=/dev/zero of=/data/file bs=1M count=32 && sync /data/file")
 		if err != nil {
 			return out
@@ -85,14 +87,14 @@ func growth(size string) string {
 // ask changes a claim's requested size.
 func (s *scenario) ask(claim, size string) {
 	s.Helper()
-	s.kubectl("patch", "pvc", claim, "--patch", growth(size))
+	s.Kubectl("patch", "pvc", claim, "--patch", growth(size))
 }
 
 // sizes checks the sizes that Kubernetes shows for a claim whose growth cannot complete.
 func (s *scenario) sizes(claim, asked, has string) {
 	s.Helper()
-	found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
-	s.must(err)
+	found, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+	s.Must(err)
 	volume := s.volume(claim)
 	if volume.Spec.Capacity.Storage().String() != asked || found.Status.Capacity.Storage().String() != has {
 		s.Fatalf("the PersistentVolume is of %s, and the claim has %s", volume.Spec.Capacity.Storage(), found.Status.Capacity.Storage())
@@ -102,9 +104,9 @@ func (s *scenario) sizes(claim, asked, has string) {
 // grown waits until Kubernetes' objects and the record on the disk agree on the size of a claim.
 func (s *scenario) grown(claim, size string, n node) {
 	s.Helper()
-	s.eventually("claim "+claim+" has "+size, patience, func() string {
-		found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
-		s.must(err)
+	s.Eventually("claim "+claim+" has "+size, harness.Patience, func() string {
+		found, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+		s.Must(err)
 		status := found.Status
 		// Kubernetes 1.37 says here since when no pod uses the claim.
 		isResize := func(condition corev1.PersistentVolumeClaimCondition) bool {
@@ -131,12 +133,12 @@ func (s *scenario) grown(claim, size string, n node) {
 // kubeletMetric returns a kubelet metric of a claim's volume, or -1 without one.
 func (s *scenario) kubeletMetric(n node, metric, claim string) int64 {
 	s.Helper()
-	text := s.kubectl("get", "--raw", "/api/v1/nodes/"+n.name+"/proxy/metrics")
-	want := fmt.Sprintf("%s{namespace=%q,persistentvolumeclaim=%q} ", metric, s.namespace, claim)
+	text := s.Kubectl("get", "--raw", "/api/v1/nodes/"+n.name+"/proxy/metrics")
+	want := fmt.Sprintf("%s{namespace=%q,persistentvolumeclaim=%q} ", metric, s.Namespace, claim)
 	for line := range strings.Lines(text) {
 		if value, found := strings.CutPrefix(line, want); found {
 			number, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			s.must(err)
+			s.Must(err)
 			return int64(number)
 		}
 	}
@@ -146,7 +148,7 @@ func (s *scenario) kubeletMetric(n node, metric, claim string) int64 {
 // stats waits until kubelet reports these figures for a claim's volume.
 func (s *scenario) stats(n node, claim string, capacity, usedAtLeast int64) {
 	s.Helper()
-	s.eventually("kubelet tells the size of claim "+claim, patience, func() string {
+	s.Eventually("kubelet tells the size of claim "+claim, harness.Patience, func() string {
 		total := s.kubeletMetric(n, "kubelet_volume_stats_capacity_bytes", claim)
 		used := s.kubeletMetric(n, "kubelet_volume_stats_used_bytes", claim)
 		left := s.kubeletMetric(n, "kubelet_volume_stats_available_bytes", claim)
@@ -166,7 +168,7 @@ func (s *scenario) container(pod string) string {
 
 // Proves: S8.
 func claimGrows(s *scenario) {
-	s.claim("data", s.quotaClass("required"), "64Mi")
+	s.Claim("data", s.quotaClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home := s.runningOn("writer")
 	life, mount := s.container("writer"), s.mountLines(home, s.volume("data").Name+"/mount")
@@ -188,7 +190,7 @@ func claimGrows(s *scenario) {
 	// Without a pod no kubelet does the work. Kubelet does it for the next pod.
 	s.deletePod("writer")
 	s.ask("data", "192Mi")
-	s.eventually("the PersistentVolume is of the new size", patience, func() string {
+	s.Eventually("the PersistentVolume is of the new size", harness.Patience, func() string {
 		if got := s.volume("data").Spec.Capacity.Storage().String(); got != "192Mi" {
 			return got
 		}
@@ -202,7 +204,7 @@ func claimGrows(s *scenario) {
 	s.stats(home, "data", 192<<20, 0)
 
 	// Kubernetes refuses a request below the present size.
-	if out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi")); err == nil {
+	if out, err := s.shell("kubectl", "--namespace", s.Namespace, "patch", "pvc", "data", "--patch", growth("64Mi")); err == nil {
 		s.Fatalf("it may shrink: %s", out)
 	}
 }
@@ -212,10 +214,10 @@ const resizerDeployment = "rootcellar-resizer"
 // scaleResizer scales the resizer and waits until this many replicas are ready, or none is left.
 func (s *scenario) scaleResizer(replicas int) {
 	s.Helper()
-	s.kubectl("--namespace", system, "scale", "deployment", resizerDeployment, "--replicas", strconv.Itoa(replicas))
-	s.eventually(fmt.Sprint(replicas, " resizers"), patience, func() string {
-		pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + resizerDeployment})
-		s.must(err)
+	s.Kubectl("--namespace", harness.System, "scale", "deployment", resizerDeployment, "--replicas", strconv.Itoa(replicas))
+	s.Eventually(fmt.Sprint(replicas, " resizers"), harness.Patience, func() string {
+		pods, err := harness.Client.CoreV1().Pods(harness.System).List(s.ctx(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + resizerDeployment})
+		s.Must(err)
 		ready := 0
 		for _, pod := range pods.Items {
 			for _, condition := range pod.Status.Conditions {
@@ -233,13 +235,13 @@ func (s *scenario) scaleResizer(replicas int) {
 
 // Proves: S8.
 func growsLater(s *scenario) {
-	s.claim("data", s.quotaClass("auto"), "64Mi")
+	s.Claim("data", s.quotaClass("auto"), "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home := s.runningOn("writer")
 	s.scaleResizer(0)
 	s.ask("data", "96Mi")
 	s.event("PersistentVolumeClaim", "data", "waiting for an external controller to expand this PVC")
-	s.always("nothing grows it", 5*time.Second, func() string {
+	s.Always("nothing grows it", 5*time.Second, func() string {
 		if got := s.volume("data").Spec.Capacity.Storage().String(); got != "64Mi" {
 			return got
 		}
@@ -257,11 +259,11 @@ func growsLater(s *scenario) {
 // Proves: S8.
 func growsWhenThereIsFreeSpace(s *scenario) {
 	class := s.quotaClass("required")
-	s.claim("data", class, "64Mi")
+	s.Claim("data", class, "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home, life := s.runningOn("writer"), s.container("writer")
 	s.left(home, class, s.metric(home, "rootcellar_pool_available_bytes", "quota"))
-	s.claim("taker", class, fmt.Sprint(s.freeSpace(home, class)>>20-32, "Mi"))
+	s.Claim("taker", class, fmt.Sprint(s.freeSpace(home, class)>>20-32, "Mi"))
 	s.pod("taker", with("taker", "/data"))
 	s.running("taker")
 
@@ -283,11 +285,11 @@ func growsWhenThereIsFreeSpace(s *scenario) {
 func (s *scenario) enforcement(n node, claim string) string {
 	s.Helper()
 	text, err := os.ReadFile(n.path(s.directory(n, "quota", s.volume(claim).Name) + "/volume.json"))
-	s.must(err)
+	s.Must(err)
 	var record struct {
 		Enforcement string `json:"enforcement"`
 	}
-	s.must(json.Unmarshal(text, &record))
+	s.Must(json.Unmarshal(text, &record))
 	return record.Enforcement
 }
 
@@ -307,10 +309,10 @@ func requiredGoesWhereItIsEnforced(s *scenario) {
 			s.Fatalf("the size of %s is enforced by %s", name, got)
 		}
 	}
-	s.claim("pinned", required, "32Mi")
+	s.Claim("pinned", required, "32Mi")
 	s.pod("pinned", with("pinned", "/data"), at(node1))
 	s.unscheduled("pinned", "1 node(s) did not have enough free storage")
-	s.claim("sent", required, "32Mi", sentTo(node1))
+	s.Claim("sent", required, "32Mi", sentTo(node1))
 	s.event("PersistentVolumeClaim", "sent", "pool quota cannot enforce sizes, and the class has enforcement=required")
 
 	// A class that does not require enforcement gets a volume without it, and the record says so.
@@ -319,7 +321,7 @@ func requiredGoesWhereItIsEnforced(s *scenario) {
 		home        node
 		enforcement string
 	}{"ext4": {auto, node1, "none"}, "btrfs": {auto, node2, "squota"}, "waived": {none, node2, "none"}} {
-		s.claim(name, want.class, "32Mi")
+		s.Claim(name, want.class, "32Mi")
 		s.pod(name, with(name, "/data"), at(want.home))
 		s.running(name)
 		if got := s.enforcement(want.home, name); got != want.enforcement {
@@ -328,7 +330,7 @@ func requiredGoesWhereItIsEnforced(s *scenario) {
 		write := "dd if=/dev/zero of=/data/file bs=1M count=40 && sync /data/file"
 		if want.enforcement == "none" {
 			_, err := s.exec(name, write)
-			s.must(err)
+			s.Must(err)
 		} else {
 			s.refused(name, write, overQuota)
 		}

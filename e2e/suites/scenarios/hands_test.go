@@ -17,6 +17,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // Processes of a node, by the start of their command lines.
@@ -76,7 +78,7 @@ func (s *scenario) kill(n node, start string) {
 	if pid == 0 {
 		s.Fatalf("no process %q on %s", start, n.name)
 	}
-	s.must(syscall.Kill(pid, syscall.SIGKILL))
+	s.Must(syscall.Kill(pid, syscall.SIGKILL))
 }
 
 // page returns the status page of a node's driver.
@@ -104,7 +106,7 @@ func (s *scenario) poolIs(n node, pool, state string) {
 	if state == "healthy" {
 		metric = strings.Replace(metric, "} 0", "} 1", 1)
 	}
-	s.eventually(fmt.Sprintf("pool %s is %s on %s", pool, state, n.name), patience, func() string {
+	s.Eventually(fmt.Sprintf("pool %s is %s on %s", pool, state, n.name), harness.Patience, func() string {
 		ready, err := s.page(n, "/readyz")
 		if err != nil {
 			return err.Error()
@@ -124,7 +126,7 @@ func (s *scenario) poolIs(n node, pool, state string) {
 func (s *scenario) freeSpace(n node, class string) int64 {
 	s.Helper()
 	var free int64
-	s.eventually("there is free space on "+n.name, patience, func() string {
+	s.Eventually("there is free space on "+n.name, harness.Patience, func() string {
 		if free, _ = s.capacity(n, class); free > 0 {
 			return ""
 		}
@@ -160,25 +162,25 @@ func workers(count int) []string {
 // worker creates a claim and a pod with the same name.
 func (s *scenario) worker(name, class string, changes ...func(*corev1.Pod)) {
 	s.Helper()
-	s.claim(name, class, "25Mi")
+	s.Claim(name, class, "25Mi")
 	s.pod(name, append([]func(*corev1.Pod){with(name, "/data")}, changes...)...)
 }
 
 // dismiss deletes a pod and the claim of its name, and does not wait.
 func (s *scenario) dismiss(name string) {
 	s.Helper()
-	s.must(client.CoreV1().Pods(s.namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
-	s.must(client.CoreV1().PersistentVolumeClaims(s.namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
+	s.Must(harness.Client.CoreV1().Pods(s.Namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
+	s.Must(harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Delete(s.ctx(), name, metav1.DeleteOptions{}))
 }
 
 // volumes returns the PersistentVolumes of the scenario's claims.
 func (s *scenario) volumes() []corev1.PersistentVolume {
 	s.Helper()
-	list, err := client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
+	list, err := harness.Client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
+	s.Must(err)
 	var found []corev1.PersistentVolume
 	for _, volume := range list.Items {
-		if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.namespace {
+		if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.Namespace {
 			found = append(found, volume)
 		}
 	}
@@ -189,7 +191,7 @@ func (s *scenario) volumes() []corev1.PersistentVolume {
 func (s *scenario) mountLines(n node, text string) string {
 	s.Helper()
 	table, err := os.ReadFile("/proc/" + n.pid + "/mountinfo")
-	s.must(err)
+	s.Must(err)
 	var found []string
 	for line := range strings.Lines(string(table)) {
 		if strings.Contains(line, text) {
@@ -224,17 +226,17 @@ func membersOn(n node) []string {
 // nothingLeft waits until no object, directory or mount of the scenario's volumes is left.
 func (s *scenario) nothingLeft() {
 	s.Helper()
-	s.eventually("nothing is left of the volumes", patience, func() string {
+	s.Eventually("nothing is left of the volumes", harness.Patience, func() string {
 		if volumes := s.volumes(); len(volumes) > 0 {
 			return fmt.Sprintf("%d PersistentVolumes, the first %s: %+v", len(volumes), volumes[0].Name, volumes[0].Status)
 		}
 		for _, n := range nodes() {
 			// A volume's mount shows the volume's directory, whose name starts with the namespace.
-			if mounts := s.mountLines(n, s.namespace+"_"); mounts != "" {
+			if mounts := s.mountLines(n, s.Namespace+"_"); mounts != "" {
 				return n.name + ": " + mounts
 			}
 			for _, pool := range present(n) {
-				if left := s.directories(n, pool, s.namespace+"_"); len(left) > 0 {
+				if left := s.directories(n, pool, s.Namespace+"_"); len(left) > 0 {
 					return fmt.Sprint(n.name, ": ", left)
 				}
 				if left := s.snapshotsOnDisk(n, pool); len(left) > 0 {
@@ -257,8 +259,8 @@ func (s *scenario) nothingLeft() {
 func (s *scenario) stagingEnds(n node, pool string) {
 	s.Helper()
 	begun, err := os.ReadDir(n.path(poolPath(pool) + "/.rootcellar/staging"))
-	s.must(err)
-	s.eventually("the objects in staging of pool "+pool+" on "+n.name+" are finished", patience, func() string {
+	s.Must(err)
+	s.Eventually("the objects in staging of pool "+pool+" on "+n.name+" are finished", harness.Patience, func() string {
 		var left []string
 		for _, entry := range begun {
 			_, err := os.Lstat(n.path(poolPath(pool) + "/.rootcellar/staging/" + entry.Name()))

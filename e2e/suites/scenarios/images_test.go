@@ -19,12 +19,12 @@ var images = []entry{
 func (s *scenario) attached() []string {
 	s.Helper()
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	s.must(err)
+	s.Must(err)
 	var found []string
 	for _, file := range files {
 		// A device that was detached meanwhile has no such file.
 		path, _ := os.ReadFile(file)
-		if strings.Contains(string(path), "/"+s.namespace+"_") {
+		if strings.Contains(string(path), "/"+s.Namespace+"_") {
 			found = append(found, file)
 		}
 	}
@@ -44,9 +44,9 @@ func (s *scenario) detached() {
 func (s *scenario) has(pod string, mebibytes int) {
 	s.Helper()
 	text, err := s.exec(pod, "df -P -k /data | tail -n 1 | tr -s ' ' | cut -d ' ' -f 2")
-	s.must(err)
+	s.Must(err)
 	kibibytes, err := strconv.Atoi(text)
-	s.must(err)
+	s.Must(err)
 	if size := mebibytes << 10; kibibytes > size || kibibytes < size-size/4 {
 		s.Fatalf("df of %s shows %d KiB, not %d MiB", pod, kibibytes, mebibytes)
 	}
@@ -55,7 +55,7 @@ func (s *scenario) has(pod string, mebibytes int) {
 // Proves: I1, I2.
 func fillsItsImage(s *scenario) {
 	const class = "rootcellar-image"
-	s.claim("greedy", class, "64Mi")
+	s.Claim("greedy", class, "64Mi")
 	s.pod("greedy", with("greedy", "/data"), at(node1))
 	neighbour := s.beats("neighbour", class, node1)
 	s.running("greedy")
@@ -66,7 +66,7 @@ func fillsItsImage(s *scenario) {
 
 	s.refused("greedy", "cat /dev/zero > /data/file", "No space left on device")
 	text, err := s.exec("greedy", "wc -c < /data/file")
-	s.must(err)
+	s.Must(err)
 	if filled, err := strconv.Atoi(text); err != nil || filled>>20 < 50 || filled>>20 > 64 {
 		s.Fatalf("it was refused after %s bytes", text)
 	}
@@ -81,9 +81,9 @@ func fillsItsImage(s *scenario) {
 // Proves: I4.
 func imageGrows(s *scenario) {
 	grows := true
-	class := s.class(map[string]string{"kind": "image", "csi.storage.k8s.io/fstype": "xfs"},
+	class := s.Class(map[string]string{"kind": "image", "csi.storage.k8s.io/fstype": "xfs"},
 		func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows })
-	s.claim("data", class, "320Mi")
+	s.Claim("data", class, "320Mi")
 	s.pod("data", with("data", "/data"))
 	home := s.runningOn("data")
 	s.says("data", "echo kept > /data/file && sync /data/file && cat /data/file", "kept")
@@ -101,14 +101,14 @@ func imageGrows(s *scenario) {
 
 // Proves: I3.
 func snapshotOfImage(s *scenario) {
-	class := s.class(map[string]string{"kind": "image", "pool": "reflink"})
+	class := s.Class(map[string]string{"kind": "image", "pool": "reflink"})
 	writer := s.beats("writer", class, node1)
 	before := writer.count()
 	s.take("taken", "writer")
 	after := writer.count()
 	writer.goesOn()
 
-	s.claim("restored", class, "25Mi", from("VolumeSnapshot", "taken"))
+	s.Claim("restored", class, "25Mi", from("VolumeSnapshot", "taken"))
 	s.pod("restored", with("restored", "/data"), at(node1))
 	s.running("restored")
 	if count := writer.prefix("restored"); count < before || count > after {

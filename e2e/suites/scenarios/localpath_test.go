@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var fromLocalPath = []entry{
@@ -64,7 +66,7 @@ func (s *scenario) tenants(class string) *tenants {
         - {name: main, image: "` + image + `", command: [/bin/sleep, "2147483647"], volumeMounts: [{name: data, mountPath: /data}]}` + claim
 	}
 	spec := `{storageClassName: ` + class + `, accessModes: [ReadWriteOnce], resources: {requests: {storage: 64Mi}}}`
-	s.apply(`
+	s.Apply(`
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: web}
@@ -97,15 +99,15 @@ spec:
 
 func (s *scenario) templates() string {
 	s.Helper()
-	return s.kubectl("get", "statefulset/db", "deployment/web", "--output",
+	return s.Kubectl("get", "statefulset/db", "deployment/web", "--output",
 		"jsonpath={range .items[*]}{.metadata.uid} {.spec.template} {.spec.volumeClaimTemplates}{end}")
 }
 
 // users returns the pods that name a claim, terminating ones included.
 func (s *scenario) users(claim string) []corev1.Pod {
 	s.Helper()
-	pods, err := client.CoreV1().Pods(s.namespace).List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
+	pods, err := harness.Client.CoreV1().Pods(s.Namespace).List(s.ctx(), metav1.ListOptions{})
+	s.Must(err)
 	var found []corev1.Pod
 	for _, pod := range pods.Items {
 		for _, volume := range pod.Spec.Volumes {
@@ -120,7 +122,7 @@ func (s *scenario) users(claim string) []corev1.Pod {
 // userOf waits until exactly one pod uses the claim and runs, and returns it.
 func (s *scenario) userOf(claim string) *corev1.Pod {
 	s.Helper()
-	s.eventually("a pod names claim "+claim, patience, func() string {
+	s.Eventually("a pod names claim "+claim, harness.Patience, func() string {
 		if users := s.users(claim); len(users) != 1 || users[0].DeletionTimestamp != nil {
 			return fmt.Sprint(len(users), " pods")
 		}
@@ -131,7 +133,7 @@ func (s *scenario) userOf(claim string) *corev1.Pod {
 
 func (s *scenario) unused(claim string) {
 	s.Helper()
-	s.eventually("no pod names claim "+claim, patience, func() string {
+	s.Eventually("no pod names claim "+claim, harness.Patience, func() string {
 		if users := s.users(claim); len(users) > 0 {
 			return users[0].Name
 		}
@@ -200,14 +202,14 @@ func (t *tenants) arrive(class string) {
 	}
 	t.same()
 
-	t.kubectl("scale", "statefulset/db", "--replicas=3")
+	t.Kubectl("scale", "statefulset/db", "--replicas=3")
 	third := t.moving("data-db-2", nodeNamed(t.userOf("data-db-2").Spec.NodeName))
 	if *third.before.Spec.StorageClassName != class || !strings.HasPrefix(third.path, localPath+"/") {
 		t.Fatalf("the third claim is %+v at %s", third.before.Spec, third.path)
 	}
 	t.same()
 
-	t.kubectl("scale", "statefulset/db", "--replicas=1")
+	t.Kubectl("scale", "statefulset/db", "--replicas=1")
 	t.unused("data-db-1")
 	t.unused("data-db-2")
 	second := t.moves[2]
@@ -232,9 +234,9 @@ func (t *tenants) arrive(class string) {
 func (s *scenario) volumeDirectory(m *move) string {
 	s.Helper()
 	out, err := s.inDriver(m.home, "volume", "show", m.id, "--json")
-	s.must(err)
+	s.Must(err)
 	var shown struct{ Directory string }
-	s.must(json.Unmarshal([]byte(out), &shown))
+	s.Must(json.Unmarshal([]byte(out), &shown))
 	return shown.Directory
 }
 
@@ -265,7 +267,7 @@ func fileAtLocal(s *scenario) {
 // single creates a claim of the class and a pod that fills its volume, and returns the move and the files.
 func (s *scenario) single(class string) (*move, string) {
 	s.Helper()
-	s.claim("data", class, "64Mi")
+	s.Claim("data", class, "64Mi")
 	s.pod("worker", with("data", "/data"))
 	home := s.runningOn("worker")
 	files := s.seed("worker")
@@ -306,7 +308,7 @@ func importKilled(s *scenario) {
 		}
 		s.deletePod(name)
 	}
-	s.note = fmt.Sprintf(" (%d times)", ended)
+	s.Note = fmt.Sprintf(" (%d times)", ended)
 	m.take()
 	m.bind()
 	s.pod("worker", with("data", "/data"))
@@ -322,8 +324,8 @@ func (m *move) killOnce(name string) bool {
 				return true
 			}
 		}
-		pod, err := client.CoreV1().Pods(m.namespace).Get(m.ctx(), name, metav1.GetOptions{})
-		m.must(err)
+		pod, err := harness.Client.CoreV1().Pods(m.Namespace).Get(m.ctx(), name, metav1.GetOptions{})
+		m.Must(err)
 		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
 			return false
 		}
@@ -342,7 +344,7 @@ func scaleLoop(s *scenario) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			for _, kind := range []string{"statefulset/db", "deployment/web"} {
-				_, _ = command(ctx, "kubectl", "--namespace", s.namespace, "scale", kind, "--replicas="+map[string]string{
+				_, _ = harness.Command(ctx, "kubectl", "--namespace", s.Namespace, "scale", kind, "--replicas="+map[string]string{
 					"statefulset/db": "2", "deployment/web": "1"}[kind])
 			}
 			select {
@@ -358,8 +360,8 @@ func scaleLoop(s *scenario) {
 		t.onceRefused(m.home, m.path+" is in use: process ", m.importArguments()...)
 	}
 	for _, m := range t.moves {
-		s.kubectl("delete", "pod", t.userOf(m.claim).Name)
-		s.eventually("the next pod waits for claim "+m.claim, patience, func() string {
+		s.Kubectl("delete", "pod", t.userOf(m.claim).Name)
+		s.Eventually("the next pod waits for claim "+m.claim, harness.Patience, func() string {
 			users := s.users(m.claim)
 			if len(users) != 1 || users[0].Spec.NodeName != "" {
 				return fmt.Sprintf("%d pods", len(users))

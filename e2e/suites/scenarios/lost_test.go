@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // nodeLost deletes node1 with all its containers, as a cloud does for a machine that it has removed, and brings it back with
@@ -19,13 +21,13 @@ func nodeLost(s *scenario) {
 	s.install("--set", "fleet.enabled=true,fleet.finishDeletions=true,fleet.releaseClaims=true,fleet.delays.absent=10s,fleet.delays.compare=10s",
 		"--set", `fleet.nodeSelector.kubernetes\.io/hostname=`+node2.name)
 	s.Cleanup(func() {
-		if _, err := command(context.Background(), filepath.Join(root, "e2e/cluster/install.sh")); err != nil {
+		if _, err := harness.Command(context.Background(), filepath.Join(harness.Root, "e2e/cluster/install.sh")); err != nil {
 			s.Error(err)
 		}
 	})
-	class := s.class(map[string]string{"pool": "default"})
-	s.kubectl("annotate", "storageclass", class, "rootcellar.dev/release-claims=true")
-	s.apply(fmt.Sprintf(`
+	class := s.Class(map[string]string{"pool": "default"})
+	s.Kubectl("annotate", "storageclass", class, "rootcellar.dev/release-claims=true")
+	s.Apply(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: StatefulSet
 metadata: {name: db}
@@ -50,10 +52,10 @@ spec:
 	directory := s.directory(node1, "default", volume.Name)
 
 	back := s.powerOff("")
-	s.kubectl("delete", "node", node1.name)
+	s.Kubectl("delete", "node", node1.name)
 	deleted := time.Now()
-	s.eventually("the pod runs on the other node", 2*patience, func() string {
-		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), "db-0", metav1.GetOptions{})
+	s.Eventually("the pod runs on the other node", 2*harness.Patience, func() string {
+		pod, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), "db-0", metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -64,21 +66,21 @@ spec:
 	})
 	fmt.Printf("%v from the deletion of the Node to the running pod\n", time.Since(deleted).Round(time.Second))
 	s.says("db-0", "ls /data", "")
-	s.kubectl("wait", "pv/"+volume.Name, "--for=delete", "--timeout", patience.String())
+	s.Kubectl("wait", "pv/"+volume.Name, "--for=delete", "--timeout", harness.Patience.String())
 
 	back()
 	s.driverReady()
 	text, err := os.ReadFile(node1.path(filepath.Join(directory, "data", "file")))
-	s.must(err)
+	s.Must(err)
 	if string(text) != "precious\n" {
 		s.Fatalf("the file of the lost node has %q", text)
 	}
 	handle := volume.Spec.CSI.VolumeHandle
 	hash := handle[strings.LastIndex(handle, "-")+1:]
 	var note string
-	s.eventually("the volume without an object is reported", patience, func() string {
-		list, err := client.EventsV1().Events(metav1.NamespaceDefault).List(s.ctx(), metav1.ListOptions{})
-		s.must(err)
+	s.Eventually("the volume without an object is reported", harness.Patience, func() string {
+		list, err := harness.Client.EventsV1().Events(metav1.NamespaceDefault).List(s.ctx(), metav1.ListOptions{})
+		s.Must(err)
 		for _, event := range list.Items {
 			if event.Reason == "VolumeWithoutPersistentVolume" && event.Regarding.Name == node1.name && strings.Contains(event.Note, hash) {
 				note = event.Note
@@ -90,9 +92,9 @@ spec:
 	// The last command between backquotes deletes the data, if no object names it.
 	parts := strings.Split(note, "`")
 	_, err = s.shell("sh", "-c", parts[len(parts)-2])
-	s.must(err)
-	s.eventually("the page has no difference", patience, func() string {
-		page := s.kubectl("get", "--raw", "/api/v1/namespaces/"+system+"/services/rootcellar-fleet:http/proxy/metrics")
+	s.Must(err)
+	s.Eventually("the page has no difference", harness.Patience, func() string {
+		page := s.Kubectl("get", "--raw", "/api/v1/namespaces/"+harness.System+"/services/rootcellar-fleet:http/proxy/metrics")
 		for _, line := range strings.Split(page, "\n") {
 			if strings.HasPrefix(line, "rootcellar_fleet_difference{") && strings.Contains(line, "Volume") {
 				return line
@@ -100,7 +102,7 @@ spec:
 		}
 		return ""
 	})
-	s.kubectl("delete", "statefulset", "db")
+	s.Kubectl("delete", "statefulset", "db")
 	s.deleteClaim("data-db-0")
 	s.nothingLeft()
 }

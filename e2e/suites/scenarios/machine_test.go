@@ -19,6 +19,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // onMachine need a node that is a machine, and run in this order.
@@ -32,8 +34,8 @@ var onMachine = []entry{
 
 // TestMachine runs on an emulated machine.
 func TestMachine(t *testing.T) {
-	t.Cleanup(count)
-	s := &scenario{T: t, namespace: metav1.NamespaceDefault}
+	t.Cleanup(harness.Count)
+	s := &scenario{harness.In(t, metav1.NamespaceDefault)}
 	t.Cleanup(powerOff)
 	s.powerOn()
 	s.nodeReady()
@@ -54,12 +56,12 @@ var power *exec.Cmd
 // powerOn switches the machine on.
 func (s *scenario) powerOn() {
 	s.Helper()
-	log, err := os.OpenFile(filepath.Join(os.Getenv("RUN"), "log/machine"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	s.must(err)
+	log, err := os.OpenFile(filepath.Join(harness.Run, "log/machine"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	s.Must(err)
 	defer log.Close()
-	power = exec.Command(filepath.Join(root, "e2e/suites/machine/power.sh"))
+	power = exec.Command(filepath.Join(harness.Root, "e2e/suites/machine/power.sh"))
 	power.Stdout, power.Stderr = log, log
-	s.must(power.Start())
+	s.Must(power.Start())
 }
 
 // powerOff cuts its power.
@@ -72,7 +74,7 @@ func powerOff() {
 	_ = power.Wait()
 }
 
-func ofMachine(file string) string { return filepath.Join(os.Getenv("RUN"), "machine", file) }
+func ofMachine(file string) string { return filepath.Join(harness.Run, "machine", file) }
 
 // bootID changes with every start of the machine.
 func (s *scenario) bootID() (string, error) {
@@ -83,15 +85,15 @@ func (s *scenario) bootID() (string, error) {
 func (s *scenario) nodeReady() {
 	s.Helper()
 	var boot string
-	s.eventually("the machine answers", patience, func() string {
+	s.Eventually("the machine answers", harness.Patience, func() string {
 		var err error
 		if boot, err = s.bootID(); err != nil {
 			return err.Error()
 		}
 		return ""
 	})
-	s.eventually("the machine is a node that is Ready", patience, func() string {
-		found, err := client.CoreV1().Nodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
+	s.Eventually("the machine is a node that is Ready", harness.Patience, func() string {
+		found, err := harness.Client.CoreV1().Nodes().Get(s.ctx(), node1.name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -111,15 +113,15 @@ func (s *scenario) nodeReady() {
 func (s *scenario) qemu(command string, arguments map[string]any) {
 	s.Helper()
 	monitor, err := net.Dial("unix", ofMachine("monitor"))
-	s.must(err)
+	s.Must(err)
 	defer monitor.Close()
-	s.must(monitor.SetDeadline(time.Now().Add(patience)))
+	s.Must(monitor.SetDeadline(time.Now().Add(harness.Patience)))
 	replies := json.NewDecoder(monitor)
 	for _, request := range []map[string]any{{"execute": "qmp_capabilities"}, {"execute": command, "arguments": arguments}} {
-		s.must(json.NewEncoder(monitor).Encode(request))
+		s.Must(json.NewEncoder(monitor).Encode(request))
 		for {
 			var reply struct{ Return, Error json.RawMessage }
-			s.must(replies.Decode(&reply))
+			s.Must(replies.Decode(&reply))
 			if reply.Error != nil {
 				s.Fatalf("%s: %s", command, reply.Error)
 			}
@@ -161,7 +163,7 @@ type ledger struct {
 // entries creates a claim and starts such a pod on it.
 func (s *scenario) entries(name, class string) {
 	s.Helper()
-	s.claim(name, class, sizeOnMachine)
+	s.Claim(name, class, sizeOnMachine)
 	s.writer(name)
 }
 
@@ -187,10 +189,10 @@ func (l *ledger) follow() {
 	l.lock.Lock()
 	l.last = map[string]int{}
 	l.lock.Unlock()
-	l.logs = exec.CommandContext(l.ctx(), "kubectl", "--namespace", l.namespace, "logs", "--follow", l.pod)
+	l.logs = exec.CommandContext(l.ctx(), "kubectl", "--namespace", l.Namespace, "logs", "--follow", l.pod)
 	output, err := l.logs.StdoutPipe()
-	l.must(err)
-	l.must(l.logs.Start())
+	l.Must(err)
+	l.Must(l.logs.Start())
 	l.ended = make(chan struct{})
 	go func() {
 		defer close(l.ended)
@@ -227,7 +229,7 @@ func (l *ledger) printed(word string) int {
 // goesOn waits until ten numbers after this one are acknowledged.
 func (l *ledger) goesOn(before int) {
 	l.Helper()
-	l.eventually(l.pod+" writes on", patience, func() string {
+	l.Eventually(l.pod+" writes on", harness.Patience, func() string {
 		if now := l.acknowledged(); now < before+10 {
 			return fmt.Sprintf("%d numbers, %d before", now, before)
 		}
@@ -238,8 +240,8 @@ func (l *ledger) goesOn(before int) {
 // status is that of the pod's container.
 func (l *ledger) status() corev1.ContainerStatus {
 	l.Helper()
-	pod, err := client.CoreV1().Pods(l.namespace).Get(l.ctx(), l.pod, metav1.GetOptions{})
-	l.must(err)
+	pod, err := harness.Client.CoreV1().Pods(l.Namespace).Get(l.ctx(), l.pod, metav1.GetOptions{})
+	l.Must(err)
 	return pod.Status.ContainerStatuses[0]
 }
 
@@ -252,7 +254,7 @@ func (l *ledger) ready() bool { return l.status().Ready }
 func quickStartOnMachine(s *scenario) {
 	out, err := s.on(node1, "sh", "-euc", `systemctl is-system-running --wait || systemctl --failed
 stat -fc %T /sys/fs/cgroup; uname -r; containerd --version; systemd-analyze time`)
-	s.must(err)
+	s.Must(err)
 	s.Log(out)
 	for _, want := range []string{"running\n", "cgroup2fs\n", "containerd github.com/containerd/containerd 1.7"} {
 		if !strings.Contains(out, want) {
@@ -294,19 +296,19 @@ func (s *scenario) onEach(create func(name, class string)) {
 func disksOfMachine(s *scenario) {
 	for disk, filesystem := range disksOf {
 		_, err := s.on(node1, "sh", "-euc", "DISK=/dev/disk/by-id/virtio-"+disk+" POOL=disks/"+disk+"\n"+s.diskBlock(filesystem))
-		s.must(err)
+		s.Must(err)
 	}
 	_, err := s.on(node1, "sh", "-euc", s.diskBlock("systemd"))
-	s.must(err)
+	s.Must(err)
 	s.installedBy("The driver", "The pools")
 	s.driverReady()
 	s.stockRegistrar()
-	s.apply(`{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: ` + imageClass + `}, provisioner: ` + driver + `,
+	s.Apply(`{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: ` + imageClass + `}, provisioner: ` + harness.Driver + `,
 volumeBindingMode: WaitForFirstConsumer, parameters: {pool: disks, kind: image}}`)
 
 	filled := map[string]int{}
 	s.onEach(func(name, class string) {
-		s.claim(name, class, sizeOnMachine)
+		s.Claim(name, class, sizeOnMachine)
 		s.pod(name, with(name, "/data"))
 	})
 	for _, name := range onEachKind {
@@ -345,9 +347,9 @@ func (s *scenario) stockRegistrar() {
 		return
 	}
 	want, err := s.shell("sha256sum", stock)
-	s.must(err)
+	s.Must(err)
 	got, err := s.on(node1, "sh", "-c", "sha256sum /proc/$(pgrep -x registrar)/exe")
-	s.must(err)
+	s.Must(err)
 	if strings.Fields(got)[0] != strings.Fields(want)[0] {
 		s.Fatalf("the registrar is %s, and not %s", got, want)
 	}
@@ -382,12 +384,12 @@ func kubeletOfSystemd(s *scenario) {
 	volume := s.volume("old").Name
 	main := func() string {
 		out, err := s.on(node1, "systemctl", "show", "--property=MainPID", "--value", "kubelet")
-		s.must(err)
+		s.Must(err)
 		return out
 	}
 	pid := main()
 	_, err := s.on(node1, "systemctl", "kill", "--kill-whom=main", "--signal=KILL", "kubelet")
-	s.must(err)
+	s.Must(err)
 	s.dismiss("old")
 	s.worker("new", "rootcellar")
 	s.running("new")
@@ -411,7 +413,7 @@ func diskUnplugged(s *scenario) {
 	const disk = "disk1"
 	ledgers := s.onEachDisk()
 	s.qemu("device_del", map[string]any{"id": disk})
-	s.eventually("the pool is unavailable", patience, func() string {
+	s.Eventually("the pool is unavailable", harness.Patience, func() string {
 		if out, err := s.inDriver(node1, "pool", "list"); err == nil || !strings.Contains(err.Error(), "disks/"+disk+": nothing is mounted at its path") {
 			return fmt.Sprint(out, err)
 		}
@@ -427,7 +429,7 @@ func diskUnplugged(s *scenario) {
 	}
 
 	s.qemu("device_add", map[string]any{"driver": "virtio-blk-pci", "drive": "file1", "serial": disk, "id": disk, "bus": "pull1"})
-	s.eventually("the kernel has the disk", patience, func() string {
+	s.Eventually("the kernel has the disk", harness.Patience, func() string {
 		if out, err := s.on(node1, "test", "-b", "/dev/disk/by-id/virtio-"+disk); err != nil {
 			return out
 		}
@@ -442,7 +444,7 @@ func diskUnplugged(s *scenario) {
 		s.deletePod(l.pod)
 	}
 	_, err := p.run("node", mount)
-	s.must(err)
+	s.Must(err)
 	p.done()
 	for l, acknowledged := range last {
 		s.writer(l.pod)
@@ -478,7 +480,7 @@ func powerCuts(s *scenario) {
 		s.powerOn()
 		s.nodeReady()
 		for disk, l := range ledgers {
-			s.eventually("pod "+l.pod+" has a new container", limit-time.Since(begin), func() string {
+			s.Eventually("pod "+l.pod+" has a new container", limit-time.Since(begin), func() string {
 				if now := l.container(); now == containers[disk] || !l.ready() {
 					return now
 				}
@@ -496,7 +498,7 @@ func powerCuts(s *scenario) {
 		longest = max(longest, took)
 		s.Logf("cut %d: %v were acknowledged, and all was back after %v", cut+1, acknowledged, took)
 	}
-	s.note = fmt.Sprintf("; within %v", longest)
+	s.Note = fmt.Sprintf("; within %v", longest)
 	if longest > limit {
 		s.Errorf("all was back after %v, and the page says %v", longest, limit)
 	}
@@ -515,7 +517,7 @@ func (s *scenario) minutesAfterPowerCut() time.Duration {
 		s.Fatalf("%s names no time", manual)
 	}
 	minutes, err := strconv.Atoi(found[1])
-	s.must(err)
+	s.Must(err)
 	return time.Duration(minutes) * time.Minute
 }
 
@@ -523,13 +525,13 @@ func (s *scenario) minutesAfterPowerCut() time.Duration {
 func (s *scenario) writeUnflushed() {
 	s.Helper()
 	_, err := s.on(node1, "dd", "if=/dev/urandom", "of=/dev/disk/by-id/virtio-disk4", "bs=4096", "count=1", "oflag=direct", "status=none")
-	s.must(err)
+	s.Must(err)
 }
 
 func (s *scenario) lostUnflushed() {
 	s.Helper()
 	out, err := s.shell("qemu-img", "map", "--output=json", ofMachine("disk4.now"))
-	s.must(err)
+	s.Must(err)
 	if strings.Contains(out, `"data": true`) {
 		s.Errorf("the power cut lost nothing: %s", out)
 	}

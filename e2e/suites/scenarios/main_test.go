@@ -10,12 +10,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // entry is a scenario of the list: a sentence and its test.
@@ -41,11 +40,11 @@ var alone = slices.Concat(scored, disks, memberDisks, operations)
 var disruptive = slices.Concat(resizing, snapshotting, full, disruption, storms, bulk, uninstalling)
 
 func TestKubernetes(t *testing.T) {
-	t.Cleanup(count)
+	t.Cleanup(harness.Count)
 	for _, entry := range first {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
-	(&scenario{T: t, namespace: metav1.NamespaceDefault}).install()
+	(&scenario{harness.In(t, metav1.NamespaceDefault)}).install()
 	t.Run("apart", func(t *testing.T) {
 		for _, entry := range apart {
 			t.Run(entry.title, func(t *testing.T) {
@@ -61,8 +60,8 @@ func TestKubernetes(t *testing.T) {
 
 // TestDisruption has a cluster of its own, so that it can run at the same time.
 func TestDisruption(t *testing.T) {
-	t.Cleanup(count)
-	(&scenario{T: t, namespace: metav1.NamespaceDefault}).install()
+	t.Cleanup(harness.Count)
+	(&scenario{harness.In(t, metav1.NamespaceDefault)}).install()
 	for _, entry := range disruptive {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
@@ -70,7 +69,7 @@ func TestDisruption(t *testing.T) {
 
 // TestPromises compares the lists of scenarios with those that prove promises.
 func TestPromises(t *testing.T) {
-	text, err := exec.Command(filepath.Join(root, "hack/test/test-index.sh")).Output()
+	text, err := exec.Command(filepath.Join(harness.Root, "hack/test/test-index.sh")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,112 +91,58 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-var results struct {
-	sync.Mutex
-	passed, failed, skipped int
-}
-
-// play creates the scenario's namespace, records the result, and dumps the state of the cluster after a failure.
+// play runs a scenario in a namespace of its own.
 func play(t *testing.T, entry entry) {
-	start := time.Now()
-	s := &scenario{T: t}
-	// Registered first, so it runs last and sees the failures of the others.
-	t.Cleanup(func() {
-		record(t, entry.title+s.note, time.Since(start))
-		if t.Failed() {
-			s.dump()
-		}
-		_ = client.CoreV1().Namespaces().Delete(context.Background(), s.namespace, metav1.DeleteOptions{})
-	})
-	words := strings.FieldsFunc(strings.ToLower(entry.title), func(r rune) bool { return r < 'a' || r > 'z' })
-	meta := metav1.ObjectMeta{GenerateName: strings.Join(words[:min(3, len(words))], "-") + "-"}
-	space, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.namespace = space.Name
+	s := &scenario{harness.In(t, "")}
+	s.Begin(entry.title, s.explain)
 	entry.run(s)
 }
 
-func record(t *testing.T, title string, took time.Duration) {
-	results.Lock()
-	defer results.Unlock()
-	verdict := "passed"
-	switch {
-	case t.Skipped():
-		verdict = "skipped"
-		results.skipped++
-	case t.Failed():
-		verdict = "FAILED"
-		results.failed++
-	default:
-		results.passed++
-	}
-	fmt.Printf("%-7s %5.1f s  %s\n", verdict, took.Seconds(), title)
-}
-
-func count() {
-	fmt.Printf("%d passed, %d failed, %d skipped\n", results.passed, results.failed, results.skipped)
-}
-
-// dump writes the state that helps to explain a failure into the directory of the logs.
-func (s *scenario) dump() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	var text strings.Builder
-	show := func(name string, arguments ...string) {
-		out, err := command(ctx, name, arguments...)
-		fmt.Fprintf(&text, "$ %s %s\n%s\n", name, strings.Join(arguments, " "), out)
-		if err != nil {
-			fmt.Fprintln(&text, err)
-		}
-	}
+// explain shows the state of the cluster after a failure, and how to run the scenario alone.
+func (s *scenario) explain(ctx context.Context, report *harness.Report) {
+	show := func(name string, arguments ...string) { report.Show(ctx, name, arguments...) }
 	names := s.ownNames(ctx)
-	show("kubectl", "-n", s.namespace, "get", "pods,pvc", "-o", "wide")
-	show("kubectl", "-n", s.namespace, "get", "events", "--sort-by=.lastTimestamp")
+	show("kubectl", "-n", s.Namespace, "get", "pods,pvc", "-o", "wide")
+	show("kubectl", "-n", s.Namespace, "get", "events", "--sort-by=.lastTimestamp")
 	// Events of objects without a namespace are in this one.
-	events, err := command(ctx, "kubectl", "-n", metav1.NamespaceDefault, "get", "events", "--sort-by=.lastTimestamp")
-	fmt.Fprintf(&text, "# the events of its volumes and contents\n%s\n", strings.Join(linesWith(events, names), ""))
+	events, err := harness.Command(ctx, "kubectl", "-n", metav1.NamespaceDefault, "get", "events", "--sort-by=.lastTimestamp")
+	fmt.Fprintf(report, "# the events of its volumes and contents\n%s\n", strings.Join(linesWith(events, names), ""))
 	if err != nil {
-		fmt.Fprintf(&text, "%.200s\n", err)
+		fmt.Fprintf(report, "%.200s\n", err)
 	}
 	show("kubectl", "get", "pv,csinodes,storageclasses", "-o", "wide")
 	show("kubectl", "get", "csistoragecapacities", "-A")
 	show("kubectl", "get", "volumesnapshots,volumesnapshotcontents", "-A", "-o", "yaml")
 	controller := []string{"-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=snapshot-controller", "--prefix", "--ignore-errors"}
 	show("kubectl", append(controller, "--tail", "60")...)
-	show("kubectl", "-n", system, "get", "pods", "-o", "wide")
-	logs := []string{"-n", system, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--ignore-errors"}
+	show("kubectl", "-n", harness.System, "get", "pods", "-o", "wide")
+	logs := []string{"-n", harness.System, "logs", "-l", "app.kubernetes.io/name=rootcellar", "--all-containers", "--prefix", "--ignore-errors"}
 	show("kubectl", append(logs, "--previous", "--tail", "30")...)
 	show("kubectl", append(logs, "--tail", "20")...)
 	for _, logs := range [][]string{append(logs, "--previous"), logs, controller} {
-		text.WriteString(ownLines(ctx, append(logs, "--tail", "-1"), names))
+		report.WriteString(ownLines(ctx, append(logs, "--tail", "-1"), names))
 	}
 	for _, n := range nodes() {
 		words := n.enter("find", poolPath(""), "-maxdepth", "5")
 		show(words[0], words[1:]...)
 	}
-	file := filepath.Join(os.Getenv("RUN"), "log", "failed-"+s.namespace+".txt")
-	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
-		s.Log(err)
-	}
-	s.Logf("what was there, also in %s:\n%s\nTo run it alone: %s", file, text.String(), s.repeat())
+	s.Logf("what was there, also in %s:\n%s\nTo run it alone: %s", s.Keep(report), report, s.repeat())
 }
 
 // ownNames returns the namespace of the scenario, and the uids and names of its objects. The events have the uids of
 // deleted objects.
 func (s *scenario) ownNames(ctx context.Context) []string {
-	names := []string{s.namespace}
+	names := []string{s.Namespace}
 	for kind, path := range map[string]string{
 		"pods":                   "{.items[*].metadata.uid}",
 		"pvc":                    "{.items[*].metadata.uid}",
 		"volumesnapshots":        "{.items[*].metadata.uid}",
 		"events":                 "{.items[*].involvedObject.uid}",
-		"pv":                     fmt.Sprintf("{.items[?(@.spec.claimRef.namespace==%q)].metadata.name}", s.namespace),
-		"volumesnapshotcontents": fmt.Sprintf("{.items[?(@.spec.volumeSnapshotRef.namespace==%q)].metadata.name}", s.namespace),
+		"pv":                     fmt.Sprintf("{.items[?(@.spec.claimRef.namespace==%q)].metadata.name}", s.Namespace),
+		"volumesnapshotcontents": fmt.Sprintf("{.items[?(@.spec.volumeSnapshotRef.namespace==%q)].metadata.name}", s.Namespace),
 	} {
 		// A cluster without snapshots has not all of these kinds.
-		if found, err := command(ctx, "kubectl", "-n", s.namespace, "get", kind, "-o", "jsonpath="+path); err == nil {
+		if found, err := harness.Command(ctx, "kubectl", "-n", s.Namespace, "get", kind, "-o", "jsonpath="+path); err == nil {
 			names = append(names, strings.Fields(found)...)
 		}
 	}
@@ -208,7 +153,7 @@ func (s *scenario) ownNames(ctx context.Context) []string {
 // ownLines returns the last lines of each container in these logs that contain one of the names.
 func ownLines(ctx context.Context, logs, names []string) string {
 	// After an error, all is shown that came before it.
-	all, err := command(ctx, "kubectl", logs...)
+	all, err := harness.Command(ctx, "kubectl", logs...)
 	containers := map[string][]string{}
 	for _, line := range linesWith(all, names) {
 		prefix, _, _ := strings.Cut(line, " ")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var members = []entry{
@@ -36,7 +38,7 @@ func (s *scenario) onSet(parameters map[string]string) string {
 	for _, n := range nodes() {
 		for _, member := range membersOn(n) {
 			// The cleanup of the scenario before may still run.
-			s.eventually(member+" is empty", patience, func() string {
+			s.Eventually(member+" is empty", harness.Patience, func() string {
 				return strings.Join(s.directories(n, member, ""), " ")
 			})
 			s.trashEmpty(n, member)
@@ -44,7 +46,7 @@ func (s *scenario) onSet(parameters map[string]string) string {
 	}
 	all := map[string]string{"pool": "set"}
 	maps.Copy(all, parameters)
-	return s.class(all)
+	return s.Class(all)
 }
 
 // perMember returns the number of the scenario's volumes on each member of the set.
@@ -52,7 +54,7 @@ func (s *scenario) perMember(n node) map[string]int {
 	s.Helper()
 	found := map[string]int{}
 	for _, member := range membersOn(n) {
-		found[member] = len(s.directories(n, member, s.namespace+"_"))
+		found[member] = len(s.directories(n, member, s.Namespace+"_"))
 	}
 	return found
 }
@@ -76,7 +78,7 @@ func twoPerDisk(s *scenario) {
 	count := map[node]int{node1: 8, node2: 4}
 	for _, n := range nodes() {
 		for i := range count[n] {
-			s.claim(fmt.Sprint(n.name, "-", i), class, "16Mi", sentTo(n))
+			s.Claim(fmt.Sprint(n.name, "-", i), class, "16Mi", sentTo(n))
 		}
 	}
 	for _, n := range nodes() {
@@ -132,14 +134,14 @@ func exclusiveDisks(s *scenario) {
 	class := s.onSet(map[string]string{"exclusive": "true"})
 	disk := s.largest(node1, class)
 	s.left(node1, class, 4*disk)
-	s.apply(strings.Replace(threeReplicas, "CLASS", class, 1))
+	s.Apply(strings.Replace(threeReplicas, "CLASS", class, 1))
 	s.live("app=broker", 3)
 	var homes []string
 	for i := range 3 {
 		claim := fmt.Sprint("data-broker-", i)
 		homes = append(homes, s.memberOf(node1, claim))
-		found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
-		s.must(err)
+		found, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+		s.Must(err)
 		shown := found.Status.Capacity.Storage().Value()
 		if has := s.volume(claim).Spec.Capacity.Storage().Value(); shown != disk || has != disk {
 			s.Errorf("%s shows %d and its PersistentVolume %d bytes, and the disk has %d", claim, shown, has, disk)
@@ -152,14 +154,14 @@ func exclusiveDisks(s *scenario) {
 	s.left(node1, class, disk)
 
 	// A volume of another class does not join them, and takes the last disk from the class.
-	s.claim("other", s.class(map[string]string{"pool": "set"}), "16Mi", sentTo(node1))
+	s.Claim("other", s.Class(map[string]string{"pool": "set"}), "16Mi", sentTo(node1))
 	if member := s.memberOf(node1, "other"); slices.Contains(homes, member) {
 		s.Fatalf("it is on %s, of %v", member, homes)
 	}
 	s.left(node1, class, 0)
 
-	s.kubectl("delete", "statefulset", "broker")
-	s.kubectl("delete", "pvc", "--all")
+	s.Kubectl("delete", "statefulset", "broker")
+	s.Kubectl("delete", "pvc", "--all")
 	s.left(node1, class, 4*disk)
 }
 
@@ -167,11 +169,11 @@ func exclusiveDisks(s *scenario) {
 func (s *scenario) largest(n node, class string) int64 {
 	s.Helper()
 	var largest int64
-	s.eventually("the largest volume of class "+class+" on "+n.name, patience, func() string {
-		list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
-		s.must(err)
+	s.Eventually("the largest volume of class "+class+" on "+n.name, harness.Patience, func() string {
+		list, err := harness.Client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+		s.Must(err)
 		for _, item := range list.Items {
-			if item.StorageClassName == class && item.NodeTopology.MatchLabels[topologyKey] == n.name &&
+			if item.StorageClassName == class && item.NodeTopology.MatchLabels[harness.TopologyKey] == n.name &&
 				item.MaximumVolumeSize != nil {
 				largest = item.MaximumVolumeSize.Value()
 			}
@@ -191,12 +193,12 @@ func (s *scenario) largest(n node, class string) int64 {
 // Proves: PS2.
 func largerThanDisks(s *scenario) {
 	class := s.onSet(nil)
-	s.claim("waits", class, "160Mi")
+	s.Claim("waits", class, "160Mi")
 	s.pod("waits", with("waits", "/data"))
 	s.unscheduled("waits", "2 node(s) did not have enough free storage")
 
-	s.claim("large", s.class(map[string]string{"pool": "set"}, immediate), "160Mi")
-	s.eventually("three attempts, each with one call", patience, func() string {
+	s.Claim("large", s.Class(map[string]string{"pool": "set"}, immediate), "160Mi")
+	s.Eventually("three attempts, each with one call", harness.Patience, func() string {
 		// A call may have no event yet.
 		attempts, calls := s.attempts("large"), s.createCalls("large")
 		if attempts < 3 || calls != attempts {
@@ -213,8 +215,8 @@ func largerThanDisks(s *scenario) {
 // attempts returns how often the provisioners reported that they could not provision a claim.
 func (s *scenario) attempts(claim string) int {
 	s.Helper()
-	events, err := client.CoreV1().Events(s.namespace).List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
+	events, err := harness.Client.CoreV1().Events(s.Namespace).List(s.ctx(), metav1.ListOptions{})
+	s.Must(err)
 	var attempts int
 	for _, event := range events.Items {
 		if event.InvolvedObject.Name == claim && event.Reason == "ProvisioningFailed" {
@@ -227,11 +229,11 @@ func (s *scenario) attempts(claim string) int {
 // createCalls returns how many CreateVolume calls for a claim the drivers have logged.
 func (s *scenario) createCalls(claim string) int {
 	s.Helper()
-	found, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
-	s.must(err)
+	found, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+	s.Must(err)
 	var calls int
 	for _, n := range nodes() {
-		log := s.kubectl("--namespace", system, "logs", s.driverPod(n).Name, "--container", "driver")
+		log := s.Kubectl("--namespace", harness.System, "logs", s.driverPod(n).Name, "--container", "driver")
 		calls += strings.Count(log, `rpc="CreateVolume" volume="pvc-`+string(found.UID)+`"`)
 	}
 	return calls
@@ -242,18 +244,18 @@ func newMember(s *scenario) {
 	const member = "set/disk5"
 	life := s.driverLife()
 	class := s.onSet(nil)
-	s.claim("large", class, "170Mi")
+	s.Claim("large", class, "170Mi")
 	s.pod("large", with("large", "/data"), at(node1))
 	s.unscheduled("large", "1 node(s) did not have enough free storage")
 
 	s.makeDisk("disk5.img", nil)
 	_, err := s.on(node1, "mkdir", poolPath(member))
-	s.must(err)
+	s.Must(err)
 	s.Cleanup(func() {
-		_, _ = command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "rmdir", poolPath(member))
+		_, _ = harness.Command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "rmdir", poolPath(member))
 	})
 	s.mountAt("disk5.img", poolPath(member))
-	s.eventually("the disk is a member", within, func() string {
+	s.Eventually("the disk is a member", within, func() string {
 		ready, err := s.page(node1, "/readyz")
 		if err != nil || !strings.Contains(ready, "pool "+member+": healthy\n") {
 			return fmt.Sprint(ready, err)
@@ -277,15 +279,15 @@ func newMember(s *scenario) {
 func (s *scenario) retired(member string) {
 	s.Helper()
 	text, err := os.ReadFile(node1.path(poolPath(member) + "/.rootcellar/pool.json"))
-	s.must(err)
+	s.Must(err)
 	var marker struct{ ID string }
-	s.must(json.Unmarshal(text, &marker))
+	s.Must(json.Unmarshal(text, &marker))
 	_, err = s.on(node1, "umount", poolPath(member))
-	s.must(err)
+	s.Must(err)
 	s.poolIs(node1, member, notMounted)
 	_, err = s.inDriver(node1, "pool", "retire", marker.ID)
-	s.must(err)
-	s.eventually(member+" is not reported", patience, func() string {
+	s.Must(err)
+	s.Eventually(member+" is not reported", harness.Patience, func() string {
 		ready, err := s.page(node1, "/readyz")
 		if err != nil || strings.Contains(ready, member) {
 			return fmt.Sprint(ready, err)
@@ -305,7 +307,7 @@ func pulledMember(s *scenario) {
 	}
 
 	_, err := s.on(node1, "umount", poolPath(member))
-	s.must(err)
+	s.Must(err)
 	s.poolIs(node1, member, notMounted)
 	if list, err := s.inDriver(node1, "pool", "list"); err == nil || !strings.Contains(list, "pool "+member+": nothing is mounted at its path") {
 		s.Fatalf("the list is %v\n%s", err, list)
@@ -322,7 +324,7 @@ func pulledMember(s *scenario) {
 	for _, name := range next {
 		s.runsPromptly(name)
 	}
-	s.eventually("the scheduler knows the capacity of the other disks", patience, func() string {
+	s.Eventually("the scheduler knows the capacity of the other disks", harness.Patience, func() string {
 		var sum int64
 		for _, member := range membersOn(node1) {
 			sum += s.metric(node1, "rootcellar_pool_available_bytes", member)

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // migrations run on a cluster of their own, by `make e2e-migration`, with the disks of migration/disks.sh.
@@ -33,9 +35,9 @@ const (
 )
 
 func TestMigration(t *testing.T) {
-	t.Cleanup(count)
-	s := &scenario{T: t, namespace: metav1.NamespaceDefault}
-	s.install("--values", filepath.Join(root, "e2e/suites/migration/values.yaml"))
+	t.Cleanup(harness.Count)
+	s := &scenario{harness.In(t, metav1.NamespaceDefault)}
+	s.install("--values", filepath.Join(harness.Root, "e2e/suites/migration/values.yaml"))
 	s.installLocalPath()
 	alone := len(lost) + len(interruptions)
 	for _, entry := range migrations[:alone] {
@@ -56,7 +58,7 @@ func TestMigration(t *testing.T) {
 func (s *scenario) installLocalPath() {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(os.Getenv("PARTS"), "local-path.yaml"))
-	s.must(err)
+	s.Must(err)
 	manifest := string(text)
 	for _, change := range [][2]string{
 		{`"/opt/local-path-provisioner"`, `"` + localPath + `", "` + btrfsPath + `"`},
@@ -68,9 +70,9 @@ func (s *scenario) installLocalPath() {
 		}
 		manifest = changed
 	}
-	s.namespace = "local-path-storage"
-	s.apply(manifest)
-	s.apply(`
+	s.Namespace = "local-path-storage"
+	s.Apply(manifest)
+	s.Apply(`
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {name: local-path-local, annotations: {defaultVolumeType: local}}
@@ -85,7 +87,7 @@ provisioner: rancher.io/local-path
 parameters: {nodePath: ` + btrfsPath + `}
 volumeBindingMode: WaitForFirstConsumer
 `)
-	s.kubectl("rollout", "status", "deployment/local-path-provisioner", "--timeout", patience.String())
+	s.Kubectl("rollout", "status", "deployment/local-path-provisioner", "--timeout", harness.Patience.String())
 }
 
 // once runs the driver's binary in a pod on the node, as docs/operations.md has it for imports, and returns its output.
@@ -94,8 +96,8 @@ func (s *scenario) once(n node, arguments ...string) (string, error) {
 	s.Helper()
 	name := s.startOnce(n, arguments...)
 	var phase corev1.PodPhase
-	s.eventually("pod "+name+" ends", patience, func() string {
-		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
+	s.Eventually("pod "+name+" ends", harness.Patience, func() string {
+		pod, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -104,7 +106,7 @@ func (s *scenario) once(n node, arguments ...string) (string, error) {
 		}
 		return fmt.Sprintf("%s %+v", phase, pod.Status.ContainerStatuses)
 	})
-	out := s.kubectl("logs", name)
+	out := s.Kubectl("logs", name)
 	s.deletePod(name)
 	if phase != corev1.PodSucceeded {
 		return out, fmt.Errorf("%q: %s", arguments, out)
@@ -125,13 +127,13 @@ func (s *scenario) startOnce(n node, arguments ...string) string {
 			Containers: []corev1.Container{{
 				Name:            "rootcellar",
 				Image:           s.driverPod(n).Spec.Containers[0].Image,
-				Args:            append(arguments, "--host", "--endpoint", "unix:///var/lib/kubelet/plugins/"+driver+"/csi.sock"),
+				Args:            append(arguments, "--host", "--endpoint", "unix:///var/lib/kubelet/plugins/"+harness.Driver+"/csi.sock"),
 				SecurityContext: &corev1.SecurityContext{Privileged: &privileged},
 			}},
 		},
 	}
-	made, err := client.CoreV1().Pods(s.namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
-	s.must(err)
+	made, err := harness.Client.CoreV1().Pods(s.Namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
+	s.Must(err)
 	return made.Name
 }
 
@@ -139,7 +141,7 @@ func (s *scenario) startOnce(n node, arguments ...string) string {
 func (s *scenario) onceSays(n node, text string, arguments ...string) string {
 	s.Helper()
 	out, err := s.once(n, arguments...)
-	s.must(err)
+	s.Must(err)
 	if !strings.Contains(out, text) {
 		s.Fatalf("%q: %q, without %q", arguments, out, text)
 	}
@@ -174,7 +176,7 @@ type move struct {
 func (s *scenario) moving(claim string, home node) *move {
 	s.Helper()
 	old := s.volume(claim)
-	m := &move{scenario: s, claim: claim, home: home, before: *s.theClaim(claim), old: *old}
+	m := &move{scenario: s, claim: claim, home: home, before: *s.TheClaim(claim), old: *old}
 	switch {
 	case old.Spec.HostPath != nil:
 		m.path = old.Spec.HostPath.Path
@@ -184,21 +186,14 @@ func (s *scenario) moving(claim string, home node) *move {
 	return m
 }
 
-func (s *scenario) theClaim(name string) *corev1.PersistentVolumeClaim {
-	s.Helper()
-	claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
-	s.must(err)
-	return claim
-}
-
 // retain is step 1.
 func (m *move) retain() { m.policy(corev1.PersistentVolumeReclaimRetain) }
 
 // policy sets the policy of the PersistentVolume and reads it back.
 func (m *move) policy(policy corev1.PersistentVolumeReclaimPolicy) {
 	m.Helper()
-	m.kubectl("patch", "pv", m.old.Name, "--patch", fmt.Sprintf(`{"spec":{"persistentVolumeReclaimPolicy":%q}}`, policy))
-	if got := m.kubectl("get", "pv", m.old.Name, "--output", "jsonpath={.spec.persistentVolumeReclaimPolicy}"); got != string(policy) {
+	m.Kubectl("patch", "pv", m.old.Name, "--patch", fmt.Sprintf(`{"spec":{"persistentVolumeReclaimPolicy":%q}}`, policy))
+	if got := m.Kubectl("get", "pv", m.old.Name, "--output", "jsonpath={.spec.persistentVolumeReclaimPolicy}"); got != string(policy) {
 		m.Fatalf("%s has the policy %s", m.old.Name, got)
 	}
 }
@@ -206,16 +201,16 @@ func (m *move) policy(policy corev1.PersistentVolumeReclaimPolicy) {
 // drop deletes the PersistentVolume and leaves the claim, which is Lost then. It is step 3.
 func (m *move) drop() {
 	m.Helper()
-	m.kubectl("delete", "pv", m.old.Name, "--wait=false")
-	m.kubectl("patch", "pv", m.old.Name, "--type=merge", "--patch", `{"metadata":{"finalizers":null}}`)
+	m.Kubectl("delete", "pv", m.old.Name, "--wait=false")
+	m.Kubectl("patch", "pv", m.old.Name, "--type=merge", "--patch", `{"metadata":{"finalizers":null}}`)
 	m.volumeGone(m.old.Name)
 	m.claimIs(corev1.ClaimLost)
 }
 
 func (m *move) claimIs(phase corev1.PersistentVolumeClaimPhase) {
 	m.Helper()
-	m.eventually(fmt.Sprintf("claim %s is %s", m.claim, phase), patience, func() string {
-		if claim := m.theClaim(m.claim); claim.Status.Phase != phase {
+	m.Eventually(fmt.Sprintf("claim %s is %s", m.claim, phase), harness.Patience, func() string {
+		if claim := m.TheClaim(m.claim); claim.Status.Phase != phase {
 			return string(claim.Status.Phase)
 		}
 		return ""
@@ -225,7 +220,7 @@ func (m *move) claimIs(phase corev1.PersistentVolumeClaimPhase) {
 func (m *move) importArguments() []string {
 	size := m.before.Spec.Resources.Requests[corev1.ResourceStorage]
 	return []string{"volume", "import", m.path, "--pool", "default", "--name", m.old.Name,
-		"--claim", m.namespace + "/" + m.claim, "--size", size.String(), "--class", *m.before.Spec.StorageClassName}
+		"--claim", m.Namespace + "/" + m.claim, "--size", size.String(), "--class", *m.before.Spec.StorageClassName}
 }
 
 // take imports the directory. It is step 4.
@@ -248,7 +243,7 @@ func (m *move) taken(out string) {
 func (m *move) fileAt(path string) string {
 	m.Helper()
 	text, err := os.ReadFile(m.home.path(path))
-	m.must(err)
+	m.Must(err)
 	return string(text)
 }
 
@@ -256,8 +251,8 @@ func (m *move) fileAt(path string) string {
 func (m *move) bind() {
 	m.Helper()
 	manifest, err := m.inDriver(m.home, "volume", "manifest", m.id, "--claim-uid", string(m.before.UID))
-	m.must(err)
-	m.apply(manifest)
+	m.Must(err)
+	m.Apply(manifest)
 	m.claimIs(corev1.ClaimBound)
 	if got := m.volume(m.claim); got.Spec.CSI == nil || got.Spec.CSI.VolumeHandle != m.id || m.scenario.home(got) != m.home {
 		m.Fatalf("the PersistentVolume is %+v", got.Spec)
@@ -268,7 +263,7 @@ func (m *move) bind() {
 // sameClaim checks that the claim is the one of the beginning.
 func (m *move) sameClaim() {
 	m.Helper()
-	claim := m.theClaim(m.claim)
+	claim := m.TheClaim(m.claim)
 	was, is := m.before.Spec, claim.Spec
 	if claim.UID != m.before.UID || was.String() != is.String() || claim.Status.Phase != corev1.ClaimBound {
 		m.Fatalf("claim %s was\n%+v\nand is\n%+v", m.claim, m.before, claim)
@@ -294,8 +289,8 @@ func (m *move) restore() {
 	saved.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	saved.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}
 	text, err := json.Marshal(saved)
-	m.must(err)
-	m.apply(string(text))
+	m.Must(err)
+	m.Apply(string(text))
 	m.claimIs(corev1.ClaimBound)
 	m.sameClaim()
 }
@@ -309,7 +304,7 @@ func (s *scenario) seed(pod string) string {
 	_, err := s.exec(pod, `cd /data && mkdir -p deep/er && dd if=/dev/urandom of=deep/blob bs=1M count=4 &&
 		ln deep/blob deep/er/hard && ln -s ../blob deep/er/link && chmod 640 deep/blob && chown 1000:1001 deep &&
 		chmod 2750 deep && mkfifo deep/pipe && for i in $(seq 200); do echo $i >deep/er/$i; done && sync`)
-	s.must(err)
+	s.Must(err)
 	return s.summary(pod)
 }
 
@@ -320,7 +315,7 @@ func (s *scenario) summary(pod string) string {
 	out, err := s.exec(pod, `cd /data && find . -type d -exec stat -c '%n %F %a %u:%g %h %Y' {} + | sort &&
 		find . ! -type d -exec stat -c '%n %F %a %u:%g %h %s %Y' {} + | sort &&
 		find . -type f -exec sha256sum {} + | sort`)
-	s.must(err)
+	s.Must(err)
 	return out
 }
 
@@ -339,7 +334,7 @@ func (s *scenario) handMade(claim string, n node, source corev1.PersistentVolume
 	s.Helper()
 	class := "by-hand"
 	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-" + claim},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-" + claim},
 		Spec: corev1.PersistentVolumeSpec{
 			PersistentVolumeSource:        source,
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")},
@@ -356,9 +351,9 @@ func (s *scenario) handMade(claim string, n node, source corev1.PersistentVolume
 	for _, change := range changes {
 		change(volume)
 	}
-	_, err := client.CoreV1().PersistentVolumes().Create(s.ctx(), volume, metav1.CreateOptions{})
-	s.must(err)
-	s.claim(claim, class, "64Mi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume.Name })
+	_, err := harness.Client.CoreV1().PersistentVolumes().Create(s.ctx(), volume, metav1.CreateOptions{})
+	s.Must(err)
+	s.Claim(claim, class, "64Mi", func(claim *corev1.PersistentVolumeClaim) { claim.Spec.VolumeName = volume.Name })
 }
 
 // discard deletes the claim and its volume under any policy.
@@ -373,20 +368,20 @@ func (m *move) discard() {
 func refusedElsewhere(s *scenario) {
 	const elsewhere = "/mnt/elsewhere"
 	_, err := s.on(node1, "mkdir", elsewhere)
-	s.must(err)
+	s.Must(err)
 	s.onceRefused(node1, "`rootcellar-migrate claim`", "volume", "import", elsewhere, "--pool", "default", "--name", "other",
 		"--size", "64Mi")
 	_, err = s.on(node1, "rmdir", elsewhere)
-	s.must(err)
+	s.Must(err)
 }
 
 // importByHand follows all steps for one claim and a pod, and goes all the way back.
 //
 // Proves: IM1, IM2.
 func importByHand(s *scenario) {
-	path := oldDisk + "/" + s.namespace
+	path := oldDisk + "/" + s.Namespace
 	_, err := s.on(node1, "mkdir", "-m", "0777", path)
-	s.must(err)
+	s.Must(err)
 	s.handMade("data", node1, corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}})
 	s.pod("worker", with("data", "/data"))
 	s.running("worker")
@@ -421,8 +416,8 @@ func importByHand(s *scenario) {
 	s.sameData("worker", files)
 	s.deletePod("worker")
 	s.deleteClaim("data")
-	s.kubectl("delete", "pv", m.old.Name)
+	s.Kubectl("delete", "pv", m.old.Name)
 	refusedElsewhere(s)
 	_, err = s.on(node1, "rm", "-r", path)
-	s.must(err)
+	s.Must(err)
 }

@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // mistaken makes all mistakes at once, because their messages come while it waits.
@@ -47,7 +49,7 @@ var withoutCRDs = []mistake{
 	{name: "crds-of-the-chart", words: []string{`no matches for kind "VolumeSnapshotClass"`, "ensure CRDs are installed first"},
 		made: fails("helm", "install", "rootcellar", chart, "--dry-run=server", "--set", "snapshots.enabled=true")},
 	{name: "crds-of-a-snapshot", words: []string{`"cellar"`, `no matches for kind "VolumeSnapshot"`, "ensure CRDs are installed first"},
-		made: fails("kubectl", "apply", "-f", filepath.Join(root, "deploy/examples/snapshots/snapshot.yaml"))},
+		made: fails("kubectl", "apply", "-f", filepath.Join(harness.Root, "deploy/examples/snapshots/snapshot.yaml"))},
 }
 
 // mistakes lists all others, and one is missing: a denial by SELinux needs a machine with SELinux, as those of
@@ -96,7 +98,7 @@ var inClaims = []mistake{
 		page: "new PVC request must be greater than or equal in size"},
 	{name: "clone-of-other-pool", words: []string{"is in pool reflink", "the class says default", "in the pool of its source"},
 		made: func(s *scenario, name string) string {
-			return claimed(s.class(parameters{"pool": "default"}), "64Mi", from("PersistentVolumeClaim", "source"))(s, name)
+			return claimed(s.Class(parameters{"pool": "default"}), "64Mi", from("PersistentVolumeClaim", "source"))(s, name)
 		}},
 	{name: "clone-elsewhere", made: onNode2("rootcellar", "64Mi", from("PersistentVolumeClaim", "source")),
 		page: "<id> is in pool <pool>, which is not on this node; ...", words: []string{"steered"}},
@@ -107,7 +109,7 @@ var inClaims = []mistake{
 		}},
 	{name: "pod-of-other-pool", page: noFreeStorage, read: events("Pod"),
 		made: func(s *scenario, name string) string {
-			s.claim(name, s.class(parameters{"pool": "fast"}), "16Mi")
+			s.Claim(name, s.Class(parameters{"pool": "fast"}), "16Mi")
 			s.pod(name, with(name, "/data"), at(node1))
 			return ""
 		}},
@@ -133,7 +135,7 @@ var inSnapshots = []mistake{
 
 var inUse = []mistake{
 	{name: "claim-of-a-pod", read: described("pvc"), words: []string{"Terminating", "Used By:", "claim-of-a-pod"},
-		made: func(s *scenario, name string) string { return s.kubectl("delete", "pvc", name, "--wait=false") }},
+		made: func(s *scenario, name string) string { return s.Kubectl("delete", "pvc", name, "--wait=false") }},
 	{name: "volume-of-a-pod", words: []string{"is published at", "delete the pods"},
 		made: func(s *scenario, _ string) string { return s.failsInDriver("volume", "delete", s.id("source")) }},
 	{name: "no-volume", words: []string{"does not exist", "rootcellar volume list"},
@@ -182,11 +184,11 @@ var inInstallations = []mistake{
 		words: []string{"StorageClasses a and b", "a cluster has one"}},
 	{name: "second-release", words: []string{"cannot be imported into the current release", `current value is "rootcellar"`},
 		made: func(s *scenario, name string) string {
-			return fails("helm", "install", name, chart, "--namespace", s.namespace, "--dry-run=server")(s, name)
+			return fails("helm", "install", name, chart, "--namespace", s.Namespace, "--dry-run=server")(s, name)
 		}},
 	{name: "restricted", made: restricted, page: "violates PodSecurity", words: []string{"restricted", "privileged"},
 		read: func(s *scenario, name string) string {
-			return eventsIn(s, s.namespace+"-"+name, "DaemonSet", "rootcellar")
+			return eventsIn(s, s.Namespace+"-"+name, "DaemonSet", "rootcellar")
 		}},
 	{name: "image", page: "ErrImagePull", read: events("Pod"), words: []string{"registry.example/rootcellar:9.9.9", "not found"},
 		made: func(s *scenario, name string) string {
@@ -208,7 +210,7 @@ var inInstallations = []mistake{
 	{name: "terminating", proven: driverAway, page: "Stopping container <name>"},
 }
 
-var chart = filepath.Join(root, "deploy/chart")
+var chart = filepath.Join(harness.Root, "deploy/chart")
 
 type parameters = map[string]string
 
@@ -229,7 +231,7 @@ func byKey(key string) func(*storagev1.StorageClass) {
 func ofClass(given parameters, changes ...func(*storagev1.StorageClass)) func(*scenario, string) string {
 	return func(s *scenario, name string) string {
 		s.Helper()
-		return claimed(s.class(given, changes...), "16Mi")(s, name)
+		return claimed(s.Class(given, changes...), "16Mi")(s, name)
 	}
 }
 
@@ -237,14 +239,14 @@ func ofClass(given parameters, changes ...func(*storagev1.StorageClass)) func(*s
 func sentByClass(given parameters) func(*scenario, string) string {
 	return func(s *scenario, name string) string {
 		s.Helper()
-		return sent(s.class(given), "16Mi")(s, name)
+		return sent(s.Class(given), "16Mi")(s, name)
 	}
 }
 
 func sent(class, size string) func(*scenario, string) string {
 	return func(s *scenario, name string) string {
 		s.Helper()
-		s.claim(name, class, size, sentTo(node1))
+		s.Claim(name, class, size, sentTo(node1))
 		return ""
 	}
 }
@@ -253,7 +255,7 @@ func sent(class, size string) func(*scenario, string) string {
 func claimed(class, size string, changes ...func(*corev1.PersistentVolumeClaim)) func(*scenario, string) string {
 	return func(s *scenario, name string) string {
 		s.Helper()
-		s.claim(name, class, size, changes...)
+		s.Claim(name, class, size, changes...)
 		s.pod(name, with(name, "/data"), prefers(node1))
 		return ""
 	}
@@ -263,7 +265,7 @@ func claimed(class, size string, changes ...func(*corev1.PersistentVolumeClaim))
 func onNode2(class, size string, changes ...func(*corev1.PersistentVolumeClaim)) func(*scenario, string) string {
 	return func(s *scenario, name string) string {
 		s.Helper()
-		s.claim(name, class, size, changes...)
+		s.Claim(name, class, size, changes...)
 		s.pod(name, with(name, "/data"), at(node2))
 		return ""
 	}
@@ -283,7 +285,7 @@ func prefers(n node) func(*corev1.Pod) {
 
 func snapshotOfNoClass(s *scenario, name string) string {
 	s.Helper()
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: %q}
@@ -302,14 +304,16 @@ func snapshotted(class, claim string) func(*scenario, string) string {
 // otherDriver takes a snapshot by a class of another driver.
 func otherDriver(s *scenario, name string) string {
 	s.Helper()
-	class := s.namespace + "-" + name
-	s.apply(fmt.Sprintf(`
+	class := s.Namespace + "-" + name
+	s.Apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: %q}
 driver: other.example
 deletionPolicy: Delete`, class))
-	s.Cleanup(func() { _, _ = command(context.Background(), "kubectl", "delete", "volumesnapshotclass", class) })
+	s.Cleanup(func() {
+		_, _ = harness.Command(context.Background(), "kubectl", "delete", "volumesnapshotclass", class)
+	})
 	return snapshotted(class, "source")(s, name)
 }
 
@@ -317,7 +321,7 @@ deletionPolicy: Delete`, class))
 func asked(claim, size string) func(*scenario, string) string {
 	return func(s *scenario, _ string) string {
 		s.Helper()
-		return fails("kubectl", "--namespace", s.namespace, "patch", "pvc", claim, "--patch", growth(size))(s, "")
+		return fails("kubectl", "--namespace", s.Namespace, "patch", "pvc", claim, "--patch", growth(size))(s, "")
 	}
 }
 
@@ -367,7 +371,7 @@ func pooled(options string) func(*scenario, string) string {
 // noPools makes directories that cannot be served. /var on node1 is an overlay.
 func (s *scenario) noPools() {
 	s.Helper()
-	dir, images := mistakenPath(""), filepath.Join(os.Getenv("RUN"), node1.name)
+	dir, images := mistakenPath(""), filepath.Join(harness.Run, node1.name)
 	script := fmt.Sprintf(`mkdir -p %[1]s/tmpfs %[1]s/overlay %[1]s/unmounted %[1]s/full %[1]s/foreign
 mount -t tmpfs tmpfs %[1]s/tmpfs
 for name in full foreign; do
@@ -379,42 +383,42 @@ done
 	s.Cleanup(func() {
 		remove := fmt.Sprintf("umount %[1]s/tmpfs %[1]s/full %[1]s/foreign; rm -r %[1]s %[2]s/full.img %[2]s/foreign.img", dir, images)
 		words := node1.enter("sh", "-euc", remove)
-		if _, err := command(context.Background(), words[0], words[1:]...); err != nil {
+		if _, err := harness.Command(context.Background(), words[0], words[1:]...); err != nil {
 			s.Error(err)
 		}
 	})
 	_, err := s.on(node1, "sh", "-euc", script)
-	s.must(err)
+	s.Must(err)
 	_, err = s.inDriver(node1, "pool", "init", mistakenPath("foreign"), "--node", "elsewhere")
-	s.must(err)
+	s.Must(err)
 }
 
 // restricted applies the chart's DaemonSet in a namespace that allows no privileged pod.
 func restricted(s *scenario, name string) string {
 	s.Helper()
-	space := s.namespace + "-" + name
-	spaces := client.CoreV1().Namespaces()
+	space := s.Namespace + "-" + name
+	spaces := harness.Client.CoreV1().Namespaces()
 	labels := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
 	_, err := spaces.Create(s.ctx(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: space, Labels: labels}}, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	s.Cleanup(func() { _ = spaces.Delete(context.Background(), space, metav1.DeleteOptions{}) })
 	objects, err := s.shell("helm", "template", "rootcellar", chart, "--namespace", space, "--kube-version", "1.37.2",
 		"--show-only", "templates/serviceaccount.yaml", "--show-only", "templates/daemonset.yaml")
-	s.must(err)
-	(&scenario{T: s.T, namespace: space}).apply(objects)
+	s.Must(err)
+	(&scenario{harness.In(s.T, space)}).Apply(objects)
 	return ""
 }
 
 // events reads the events of the object that has the mistake's name.
 func events(kind string) func(*scenario, string) string {
-	return func(s *scenario, name string) string { return eventsIn(s, s.namespace, kind, name) }
+	return func(s *scenario, name string) string { return eventsIn(s, s.Namespace, kind, name) }
 }
 
 func eventsIn(s *scenario, namespace, kind, name string) string {
-	list, err := client.CoreV1().Events(namespace).List(s.ctx(), metav1.ListOptions{
+	list, err := harness.Client.CoreV1().Events(namespace).List(s.ctx(), metav1.ListOptions{
 		FieldSelector: "involvedObject.kind=" + kind + ",involvedObject.name=" + name,
 	})
-	s.must(err)
+	s.Must(err)
 	var lines []string
 	for _, event := range list.Items {
 		lines = append(lines, event.Reason+": "+event.Message)
@@ -425,12 +429,12 @@ func eventsIn(s *scenario, namespace, kind, name string) string {
 // described reads the object of the mistake's name as `kubectl describe` shows it, with its events and without alignment.
 func described(kind string) func(*scenario, string) string {
 	return func(s *scenario, name string) string {
-		return strings.Join(strings.Fields(s.kubectl("describe", kind, name)), " ")
+		return strings.Join(strings.Fields(s.Kubectl("describe", kind, name)), " ")
 	}
 }
 
 func logs(s *scenario, name string) string {
-	out, err := s.shell("kubectl", "--namespace", s.namespace, "logs", name)
+	out, err := s.shell("kubectl", "--namespace", s.Namespace, "logs", name)
 	if err != nil {
 		return err.Error()
 	}
@@ -440,8 +444,8 @@ func logs(s *scenario, name string) string {
 // pageLines returns the lines of the messages in docs/troubleshooting.md.
 func (s *scenario) pageLines() []string {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "docs/troubleshooting.md"))
-	s.must(err)
+	text, err := os.ReadFile(filepath.Join(harness.Root, "docs/troubleshooting.md"))
+	s.Must(err)
 	var lines []string
 	for _, block := range regexp.MustCompile("(?ms)^```(?:text|kubernetes)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
 		lines = append(lines, strings.Split(strings.TrimSpace(block[1]), "\n")...)
@@ -497,7 +501,7 @@ func (s *scenario) answers(all []mistake) {
 			return ""
 		}
 	}
-	for end := time.Now().Add(patience); len(waiting) > 0; time.Sleep(time.Second) {
+	for end := time.Now().Add(harness.Patience); len(waiting) > 0; time.Sleep(time.Second) {
 		late := time.Now().After(end)
 		for name, complaint := range waiting {
 			switch complaint := complaint(); {
@@ -521,9 +525,9 @@ func mistakesBeforeCRDs(s *scenario) { s.answers(withoutCRDs) }
 // Proves: K10.
 func mistakesAreAnswered(s *scenario) {
 	s.noPools()
-	xfs := s.class(parameters{"pool": "reflink"})
+	xfs := s.Class(parameters{"pool": "reflink"})
 	for name, class := range map[string]string{"used": "rootcellar", "source": xfs, "grows": s.quotaClass("auto"), "claim-of-a-pod": "rootcellar"} {
-		s.claim(name, class, "64Mi")
+		s.Claim(name, class, "64Mi")
 		s.pod(name, with(name, "/data"), at(node1))
 	}
 	s.running("source")
@@ -532,8 +536,8 @@ func mistakesAreAnswered(s *scenario) {
 		s.running(name)
 	}
 	s.answers(mistakes)
-	claims, err := client.CoreV1().PersistentVolumeClaims(s.namespace).List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
+	claims, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).List(s.ctx(), metav1.ListOptions{})
+	s.Must(err)
 	for _, claim := range claims.Items {
 		isSource := slices.Contains([]string{"used", "source", "grows", "claim-of-a-pod"}, claim.Name)
 		if bound := claim.Spec.VolumeName != ""; bound != isSource {

@@ -18,6 +18,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // alerts are provoked one after the other, and each clears before the next one.
@@ -45,13 +47,13 @@ var alerts = []struct {
 
 // TestMonitoring runs the Prometheus operator with the alerts of the chart, and again with short durations.
 func TestMonitoring(t *testing.T) {
-	t.Cleanup(count)
-	s := &scenario{T: t, namespace: metav1.NamespaceDefault}
-	s.kubectl("apply", "--server-side", "--filename", filepath.Join(os.Getenv("PARTS"), "prometheus-operator.yaml"))
-	s.kubectl("wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout", patience.String())
-	s.namespace = "monitoring"
-	s.kubectl("apply", "--filename", filepath.Join(root, "e2e/suites/monitoring/prometheus.yaml"))
-	s.install("--values", filepath.Join(root, "e2e/suites/monitoring/values.yaml"))
+	t.Cleanup(harness.Count)
+	s := &scenario{harness.In(t, metav1.NamespaceDefault)}
+	s.Kubectl("apply", "--server-side", "--filename", filepath.Join(os.Getenv("PARTS"), "prometheus-operator.yaml"))
+	s.Kubectl("wait", "--for=condition=Established", "customresourcedefinition", "--all", "--timeout", harness.Patience.String())
+	s.Namespace = "monitoring"
+	s.Kubectl("apply", "--filename", filepath.Join(harness.Root, "e2e/suites/monitoring/prometheus.yaml"))
+	s.install("--values", filepath.Join(harness.Root, "e2e/suites/monitoring/values.yaml"))
 	s.hasten()
 	start := time.Now()
 	entries := []entry{
@@ -80,12 +82,12 @@ func TestMonitoring(t *testing.T) {
 // hasten applies the rules of the chart once more, with the values of hasty.yaml.
 func (s *scenario) hasten() {
 	s.Helper()
-	values := filepath.Join(root, "e2e/suites/monitoring/")
-	text, err := s.shell("helm", "template", "rootcellar", filepath.Join(root, "deploy/chart"), "--namespace", system, "--kube-version", "1.37.2",
+	values := filepath.Join(harness.Root, "e2e/suites/monitoring/")
+	text, err := s.shell("helm", "template", "rootcellar", filepath.Join(harness.Root, "deploy/chart"), "--namespace", harness.System, "--kube-version", "1.37.2",
 		"--values", values+"/values.yaml", "--values", values+"/hasty.yaml", "--show-only", "templates/prometheusrule.yaml")
-	s.must(err)
-	s.namespace = system
-	s.apply(strings.Replace(text, "\n  name: rootcellar\n", "\n  name: rootcellar-hasty\n", 1))
+	s.Must(err)
+	s.Namespace = harness.System
+	s.Apply(strings.Replace(text, "\n  name: rootcellar\n", "\n  name: rootcellar-hasty\n", 1))
 }
 
 // sample is one series of an answer of Prometheus.
@@ -97,7 +99,7 @@ type sample struct {
 
 // prometheus asks the API of the Prometheus in a pod, and decodes its data.
 func (s *scenario) prometheus(pod, path string, query url.Values, data any) error {
-	found, err := client.CoreV1().Pods("monitoring").Get(s.ctx(), pod, metav1.GetOptions{})
+	found, err := harness.Client.CoreV1().Pods("monitoring").Get(s.ctx(), pod, metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -136,7 +138,7 @@ func (s *scenario) query(pod, expression string) ([]sample, error) {
 // returns waits until an expression returns this many series.
 func (s *scenario) returns(pod, expression string, series int) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("%s has %d series", expression, series), 2*patience, func() string {
+	s.Eventually(fmt.Sprintf("%s has %d series", expression, series), 2*harness.Patience, func() string {
 		found, err := s.query(pod, expression)
 		if err != nil {
 			return err.Error()
@@ -167,7 +169,7 @@ func (s *scenario) read(pod string) {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	s.eventually("every rule is evaluated", patience, func() string {
+	s.Eventually("every rule is evaluated", harness.Patience, func() string {
 		if err := s.prometheus(pod, "rules", nil, &data); err != nil {
 			return err.Error()
 		}
@@ -194,8 +196,8 @@ func scraped(s *scenario) { s.read(ofOperator) }
 // restartsFireNothing reads the alerts of the chart with their own durations.
 func restartsFireNothing(s *scenario) {
 	for _, workload := range []string{"daemonset/rootcellar", "deployment/rootcellar-fleet"} {
-		s.kubectl("--namespace", system, "rollout", "restart", workload)
-		s.kubectl("--namespace", system, "rollout", "status", workload, "--timeout", patience.String())
+		s.Kubectl("--namespace", harness.System, "rollout", "restart", workload)
+		s.Kubectl("--namespace", harness.System, "rollout", "status", workload, "--timeout", harness.Patience.String())
 	}
 	s.kill(node1, driverProcess)
 	s.driverReady()
@@ -203,9 +205,9 @@ func restartsFireNothing(s *scenario) {
 	s.returns(ofOperator, `up{job="rootcellar-fleet"} == 1`, 1)
 	// It has seen the pods of before and those of now.
 	s.returns(ofOperator, `count by (pod) (last_over_time(rootcellar_build_info[10m]))`, 4)
-	s.always("no alert fires", 20*time.Second, func() string {
+	s.Always("no alert fires", 20*time.Second, func() string {
 		found, err := s.query(ofOperator, `last_over_time(ALERTS{alertname=~"Rootcellar.*", alertstate="firing", pace=""}[10m])`)
-		s.must(err)
+		s.Must(err)
 		if len(found) > 0 {
 			return fmt.Sprint(found)
 		}
@@ -219,7 +221,7 @@ var boardQuery = strings.NewReplacer("$node", ".*", "$pool", ".*", "$class", ".*
 // boardHasSeries asks each query of the dashboard for the time of all scenarios, because some series exist only during an
 // alert.
 func (s *scenario) boardHasSeries(start time.Time) {
-	text := s.kubectl("--namespace", system, "get", "configmap", "rootcellar-dashboard", "--output", `jsonpath={.data.rootcellar\.json}`)
+	text := s.Kubectl("--namespace", harness.System, "get", "configmap", "rootcellar-dashboard", "--output", `jsonpath={.data.rootcellar\.json}`)
 	var board struct {
 		Templating struct {
 			List []struct{ Name, Definition string }
@@ -229,10 +231,10 @@ func (s *scenario) boardHasSeries(start time.Time) {
 			Targets []struct{ Expr string }
 		}
 	}
-	s.must(json.Unmarshal([]byte(text), &board))
+	s.Must(json.Unmarshal([]byte(text), &board))
 	ask := func(title, expression string) {
 		var data struct{ Result []sample }
-		s.must(s.prometheus(ofOperator, "query_range", url.Values{"query": {boardQuery(expression)},
+		s.Must(s.prometheus(ofOperator, "query_range", url.Values{"query": {boardQuery(expression)},
 			"start": {start.Format(time.RFC3339)}, "end": {time.Now().Format(time.RFC3339)}, "step": {"2s"}}, &data))
 		if len(data.Result) == 0 {
 			s.Errorf("%s: no series for %s", title, boardQuery(expression))
@@ -252,7 +254,7 @@ func (s *scenario) boardHasSeries(start time.Time) {
 			queries++
 		}
 	}
-	s.note = fmt.Sprintf(": %d queries", queries)
+	s.Note = fmt.Sprintf(": %d queries", queries)
 }
 
 // withoutOperator has a Prometheus with the example's configuration, and the rules as docs/monitor.md makes them a file.
@@ -266,20 +268,20 @@ func withoutOperator(s *scenario) {
 	if !holdsAll(block, []string{published, check}) {
 		s.Fatalf("no %q or no %q in %s", published, check, block)
 	}
-	block = strings.Replace(block, published, filepath.Join(root, "deploy/chart")+" --kube-version 1.37.2", 1)
+	block = strings.Replace(block, published, filepath.Join(harness.Root, "deploy/chart")+" --kube-version 1.37.2", 1)
 	// The Prometheus below checks the rules.
 	block = strings.Replace(block, check, "", 1)
 	dir := s.TempDir()
 	_, err := s.shell("sh", "-euc", "cd "+dir+"\n"+block)
-	s.must(err)
-	example, err := os.ReadFile(filepath.Join(root, "deploy/examples/monitoring/prometheus.yaml"))
-	s.must(err)
+	s.Must(err)
+	example, err := os.ReadFile(filepath.Join(harness.Root, "deploy/examples/monitoring/prometheus.yaml"))
+	s.Must(err)
 	config := string(example) + "\nglobal: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rootcellar.rules.yaml]\n"
-	s.must(os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
-	there := &scenario{T: s.T, namespace: "monitoring"}
-	there.kubectl("create", "configmap", "plain", "--from-file", filepath.Join(dir, "prometheus.yml"),
+	s.Must(os.WriteFile(filepath.Join(dir, "prometheus.yml"), []byte(config), 0o600))
+	there := &scenario{harness.In(s.T, "monitoring")}
+	there.Kubectl("create", "configmap", "plain", "--from-file", filepath.Join(dir, "prometheus.yml"),
 		"--from-file", filepath.Join(dir, "rootcellar.rules.yaml"))
-	there.apply(`
+	there.Apply(`
 apiVersion: v1
 kind: Pod
 metadata: {name: plain}
@@ -299,17 +301,17 @@ spec:
 func (s *scenario) onNode1(line string) string {
 	s.Helper()
 	out, err := s.on(node1, "sh", "-euc", line)
-	s.must(err)
+	s.Must(err)
 	return out
 }
 
 // loseRegistration removes the socket. The probe of the registrar notices it, and starts it again.
 func loseRegistration(s *scenario) func() {
-	s.eventually("the driver is not registered", patience, func() string {
+	s.Eventually("the driver is not registered", harness.Patience, func() string {
 		// A registrar that starts at this moment makes it again.
-		s.onNode1("rm -f " + os.Getenv("KUBELET_DIR") + "/plugins_registry/" + driver + "-reg.sock")
+		s.onNode1("rm -f " + os.Getenv("KUBELET_DIR") + "/plugins_registry/" + harness.Driver + "-reg.sock")
 		text, err := s.page(node1, "/metrics")
-		s.must(err)
+		s.Must(err)
 		if !strings.Contains(text, "\nrootcellar_registered 0\n") {
 			return "its metric is not 0"
 		}
@@ -326,7 +328,7 @@ func pullMember(s *scenario) func() {
 // cleared runs a line on node1, also after the end of the test's context.
 func (s *scenario) cleared(line string) func() {
 	return sync.OnceFunc(func() {
-		if _, err := command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "sh", "-euc", line); err != nil {
+		if _, err := harness.Command(context.Background(), "nsenter", "-t", node1.pid, "-m", "-p", "--", "sh", "-euc", line); err != nil {
 			s.Error(err)
 		}
 	})
@@ -337,7 +339,7 @@ func freezeDisk(s *scenario) func() {
 	s.onNode1("fsfreeze --freeze " + poolPath("default"))
 	clear := s.cleared("fsfreeze --unfreeze " + poolPath("default"))
 	s.Cleanup(clear)
-	s.claim("hangs", "rootcellar", "16Mi", sentTo(node1))
+	s.Claim("hangs", "rootcellar", "16Mi", sentTo(node1))
 	return clear
 }
 
@@ -345,7 +347,7 @@ func freezeDisk(s *scenario) func() {
 func countErrors(s *scenario) func() {
 	path := poolPath("set/disk3")
 	s.onNode1("echo test >/sys/fs/ext4/$(basename $(findmnt --noheadings --output SOURCE " + path + "))/trigger_fs_error")
-	image := filepath.Join(os.Getenv("RUN"), node1.name, "set/disk3.img")
+	image := filepath.Join(harness.Run, node1.name, "set/disk3.img")
 	// The driver closes its files a moment after the unmount. Until then the filesystem may write to the image.
 	closed := "for _ in $(seq 600); do [ -n \"$(losetup --associated " + image + ")\" ] || break; sleep 0.2; done"
 	return s.cleared("umount " + path + "\n" + closed + "\ne2fsck -fy " + image + " >&2 || [ $? -eq 1 ]\nmount -o loop " + image + " " + path)
@@ -354,19 +356,19 @@ func countErrors(s *scenario) func() {
 // reservePool has a claim that takes nearly the whole pool.
 func reservePool(s *scenario) func() {
 	size := s.metric(node1, "rootcellar_pool_available_bytes", "quota") / 100 * 95
-	s.claim("large", s.class(map[string]string{"pool": "quota"}), fmt.Sprint(size), sentTo(node1))
+	s.Claim("large", s.Class(map[string]string{"pool": "quota"}), fmt.Sprint(size), sentTo(node1))
 	return sync.OnceFunc(func() { s.deleteClaim("large") })
 }
 
 // needKept reserves most of a pool with a deleted volume that can come back.
 func needKept(s *scenario) func() {
-	class := s.class(map[string]string{"pool": "kept"})
-	s.claim("deleted", class, "16Mi", sentTo(node1))
+	class := s.Class(map[string]string{"pool": "kept"})
+	s.Claim("deleted", class, "16Mi", sentTo(node1))
 	volume := s.volume("deleted").Name
 	s.deleteClaim("deleted")
 	s.volumeGone(volume)
 	size := s.metric(node1, "rootcellar_pool_available_bytes", "kept") / 100 * 95
-	s.claim("large", class, fmt.Sprint(size), sentTo(node1))
+	s.Claim("large", class, fmt.Sprint(size), sentTo(node1))
 	return sync.OnceFunc(func() {
 		s.deleteClaim("large")
 		if _, err := s.inDriver(node1, "volume", "purge", "--all"); err != nil {
@@ -376,11 +378,11 @@ func needKept(s *scenario) func() {
 }
 
 func fillVolume(s *scenario) func() {
-	s.claim("full", "rootcellar-image", "64Mi")
+	s.Claim("full", "rootcellar-image", "64Mi")
 	s.pod("full", with("full", "/data"))
 	s.running("full")
 	_, err := s.exec("full", "head -c $(($(stat -f -c '%a * %S' /data) * 95 / 100)) /dev/zero >/data/file && sync")
-	s.must(err)
+	s.Must(err)
 	return sync.OnceFunc(func() {
 		if _, err := s.exec("full", "rm /data/file && sync"); err != nil {
 			s.Error(err)
@@ -389,38 +391,38 @@ func fillVolume(s *scenario) func() {
 }
 
 func exceedSizes(s *scenario) func() {
-	s.claim("loose", s.class(map[string]string{"pool": "quota"}), "16Mi", sentTo(node1))
+	s.Claim("loose", s.Class(map[string]string{"pool": "quota"}), "16Mi", sentTo(node1))
 	s.volume("loose")
 	return sync.OnceFunc(func() { s.deleteClaim("loose") })
 }
 
 // resistDeletion mounts something in a volume, which the driver does not enter.
 func resistDeletion(s *scenario) func() {
-	s.claim("busy", "rootcellar", "16Mi", sentTo(node1))
+	s.Claim("busy", "rootcellar", "16Mi", sentTo(node1))
 	inside := s.directory(node1, "default", s.volume("busy").Name) + "/data/inside"
 	s.onNode1("mkdir " + inside + " && mount -t tmpfs resists " + inside)
 	clear := s.cleared("umount $(findmnt --noheadings --output TARGET --source resists)")
 	s.Cleanup(clear)
-	s.kubectl("delete", "pvc", "busy", "--wait=false")
+	s.Kubectl("delete", "pvc", "busy", "--wait=false")
 	return clear
 }
 
 // restartDriver recreates the pod of node1, which reads all records.
 func (s *scenario) restartDriver() {
 	s.Helper()
-	s.kubectl("--namespace", system, "delete", "pod", s.driverPod(node1).Name)
+	s.Kubectl("--namespace", harness.System, "delete", "pod", s.driverPod(node1).Name)
 	s.driverReady()
 }
 
 func damageRecord(s *scenario) func() {
-	s.claim("damaged", "rootcellar", "16Mi", sentTo(node1))
+	s.Claim("damaged", "rootcellar", "16Mi", sentTo(node1))
 	record := node1.path(s.directory(node1, "default", s.volume("damaged").Name) + "/volume.json")
 	text, err := os.ReadFile(record)
-	s.must(err)
-	s.must(os.WriteFile(record, []byte("{"), 0o600))
+	s.Must(err)
+	s.Must(os.WriteFile(record, []byte("{"), 0o600))
 	s.restartDriver()
 	return sync.OnceFunc(func() {
-		s.must(os.WriteFile(record, text, 0o600))
+		s.Must(os.WriteFile(record, text, 0o600))
 		s.restartDriver()
 		s.deleteClaim("damaged")
 	})
@@ -428,7 +430,7 @@ func damageRecord(s *scenario) func() {
 
 // nameAbsentNode has a PersistentVolume of a node that does not exist.
 func nameAbsentNode(s *scenario) func() {
-	s.apply(`
+	s.Apply(`
 apiVersion: v1
 kind: PersistentVolume
 metadata: {name: lost}
@@ -436,29 +438,29 @@ spec:
   accessModes: [ReadWriteOnce]
   capacity: {storage: 16Mi}
   persistentVolumeReclaimPolicy: Retain
-  csi: {driver: ` + driver + `, volumeHandle: v1-` + strings.Repeat("0", 32) + `-` + strings.Repeat("1", 32) + `}
-  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: ` + topologyKey + `, operator: In, values: [node9]}]}]}}
+  csi: {driver: ` + harness.Driver + `, volumeHandle: v1-` + strings.Repeat("0", 32) + `-` + strings.Repeat("1", 32) + `}
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: ` + harness.TopologyKey + `, operator: In, values: [node9]}]}]}}
 `)
-	return sync.OnceFunc(func() { s.kubectl("delete", "pv", "lost") })
+	return sync.OnceFunc(func() { s.Kubectl("delete", "pv", "lost") })
 }
 
 // forgetVolume deletes the PersistentVolume of a volume that stays on the disk.
 func forgetVolume(s *scenario) func() {
-	s.claim("kept", "rootcellar-retain", "16Mi", sentTo(node1))
+	s.Claim("kept", "rootcellar-retain", "16Mi", sentTo(node1))
 	volume := s.volume("kept")
 	s.deleteClaim("kept")
-	s.eventually("the volume is released", patience, func() string { return s.notIn(volume.Name, corev1.VolumeReleased) })
-	s.kubectl("delete", "pv", volume.Name)
+	s.Eventually("the volume is released", harness.Patience, func() string { return s.notIn(volume.Name, corev1.VolumeReleased) })
+	s.Kubectl("delete", "pv", volume.Name)
 	return sync.OnceFunc(func() {
 		_, err := s.inDriver(node1, "volume", "delete", volume.Spec.CSI.VolumeHandle)
-		s.must(err)
+		s.Must(err)
 	})
 }
 
 // stopDriver stops the driver of node1, until its probe kills it.
 func stopDriver(s *scenario) func() {
 	pid := processOf(node1, driverProcess)
-	s.must(syscall.Kill(pid, syscall.SIGSTOP))
+	s.Must(syscall.Kill(pid, syscall.SIGSTOP))
 	return sync.OnceFunc(func() {
 		// The probe may have killed it.
 		_ = syscall.Kill(pid, syscall.SIGCONT)
@@ -469,7 +471,7 @@ func stopDriver(s *scenario) func() {
 // removeDrivers leaves no node for the driver.
 func removeDrivers(s *scenario) func() {
 	patch := func(value string) {
-		s.kubectl("--namespace", system, "patch", "daemonset", "rootcellar", "--patch",
+		s.Kubectl("--namespace", harness.System, "patch", "daemonset", "rootcellar", "--patch",
 			`{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": `+value+`}}}}}`)
 	}
 	patch(`"true"`)
@@ -481,7 +483,7 @@ func removeDrivers(s *scenario) func() {
 
 func removeController(s *scenario) func() {
 	scale := func(replicas string) {
-		s.kubectl("--namespace", system, "scale", "deployment", "rootcellar-fleet", "--replicas", replicas)
+		s.Kubectl("--namespace", harness.System, "scale", "deployment", "rootcellar-fleet", "--replicas", replicas)
 	}
 	scale("0")
 	return sync.OnceFunc(func() { scale("1") })

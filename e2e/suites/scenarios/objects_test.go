@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,36 +8,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 const image = "busybox:1.37"
-
-// claim creates a ReadWriteOnce claim. The changes are applied before.
-func (s *scenario) claim(name, class, size string, changes ...func(*corev1.PersistentVolumeClaim)) {
-	s.Helper()
-	claim := newClaim(name, class, size)
-	for _, change := range changes {
-		change(&claim)
-	}
-	_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Create(s.ctx(), &claim, metav1.CreateOptions{})
-	s.must(err)
-}
-
-func newClaim(name, class, size string) corev1.PersistentVolumeClaim {
-	return corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class,
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
-			},
-		},
-	}
-}
 
 func mode(mode corev1.PersistentVolumeAccessMode) func(*corev1.PersistentVolumeClaim) {
 	return func(claim *corev1.PersistentVolumeClaim) {
@@ -53,8 +28,8 @@ func (s *scenario) pod(name string, changes ...func(*corev1.Pod)) {
 	for _, change := range changes {
 		change(pod)
 	}
-	_, err := client.CoreV1().Pods(s.namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
-	s.must(err)
+	_, err := harness.Client.CoreV1().Pods(s.Namespace).Create(s.ctx(), pod, metav1.CreateOptions{})
+	s.Must(err)
 }
 
 // sleeper is the pod of every scenario. With a grace of 0 the API would lose it before kubelet has ended and unmounted
@@ -103,8 +78,8 @@ func runs(line string) func(*corev1.Pod) {
 func (s *scenario) running(name string) *corev1.Pod {
 	s.Helper()
 	var found *corev1.Pod
-	s.eventually("pod "+name+" runs", patience, func() string {
-		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
+	s.Eventually("pod "+name+" runs", harness.Patience, func() string {
+		pod, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -132,8 +107,8 @@ func (s *scenario) runningOn(name string) node {
 func (s *scenario) unscheduled(pod string, texts ...string) {
 	s.Helper()
 	s.event("Pod", pod, texts...)
-	found, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), pod, metav1.GetOptions{})
-	s.must(err)
+	found, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), pod, metav1.GetOptions{})
+	s.Must(err)
 	if found.Spec.NodeName != "" {
 		s.Fatalf("pod %s is on %s", pod, found.Spec.NodeName)
 	}
@@ -142,13 +117,13 @@ func (s *scenario) unscheduled(pod string, texts ...string) {
 // deletePod deletes a pod and waits until it is deleted.
 func (s *scenario) deletePod(name string) {
 	s.Helper()
-	s.kubectl("delete", "pod", name, "--timeout", patience.String())
+	s.Kubectl("delete", "pod", name, "--timeout", harness.Patience.String())
 }
 
 // deleteClaim deletes a claim and waits until it is deleted.
 func (s *scenario) deleteClaim(name string) {
 	s.Helper()
-	s.kubectl("delete", "pvc", name, "--timeout", patience.String())
+	s.Kubectl("delete", "pvc", name, "--timeout", harness.Patience.String())
 }
 
 // deleteWithClaims deletes pods, each with the claim of its name, and waits until they are deleted.
@@ -163,7 +138,7 @@ func (s *scenario) deleteWithClaims(names ...string) {
 // goesTo creates a claim and its pod, and checks that the scheduler chooses the node.
 func (s *scenario) goesTo(n node, name, class, size string) {
 	s.Helper()
-	s.claim(name, class, size)
+	s.Claim(name, class, size)
 	s.pod(name, with(name, "/data"))
 	if home := s.runningOn(name); home != n {
 		s.Fatalf("pod %s is on %s", name, home.name)
@@ -173,7 +148,7 @@ func (s *scenario) goesTo(n node, name, class, size string) {
 // podWithFile creates a claim of 64Mi and its pod, writes "kept" into a file of the volume, and returns the pod's node.
 func (s *scenario) podWithFile(name, class string, changes ...func(*corev1.Pod)) node {
 	s.Helper()
-	s.claim(name, class, "64Mi")
+	s.Claim(name, class, "64Mi")
 	s.pod(name, append(changes, with(name, "/data"))...)
 	home := s.runningOn(name)
 	s.says(name, "echo kept > /data/file && sync && cat /data/file", "kept")
@@ -184,15 +159,15 @@ func (s *scenario) podWithFile(name, class string, changes ...func(*corev1.Pod))
 func (s *scenario) volume(claim string) *corev1.PersistentVolume {
 	s.Helper()
 	var found *corev1.PersistentVolume
-	s.eventually("claim "+claim+" is bound", patience, func() string {
-		bound, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), claim, metav1.GetOptions{})
+	s.Eventually("claim "+claim+" is bound", harness.Patience, func() string {
+		bound, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), claim, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		if bound.Status.Phase != corev1.ClaimBound {
 			return string(bound.Status.Phase)
 		}
-		found, err = client.CoreV1().PersistentVolumes().Get(s.ctx(), bound.Spec.VolumeName, metav1.GetOptions{})
+		found, err = harness.Client.CoreV1().PersistentVolumes().Get(s.ctx(), bound.Spec.VolumeName, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -205,7 +180,7 @@ func (s *scenario) volume(claim string) *corev1.PersistentVolume {
 func (s *scenario) volumeGone(name string) {
 	s.Helper()
 	s.gone("PersistentVolume "+name, func() error {
-		_, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), name, metav1.GetOptions{})
+		_, err := harness.Client.CoreV1().PersistentVolumes().Get(s.ctx(), name, metav1.GetOptions{})
 		return err
 	})
 }
@@ -219,7 +194,7 @@ func (s *scenario) home(volume *corev1.PersistentVolume) node {
 		s.Fatalf("%s: node affinity %+v", volume.Name, affinity)
 	}
 	term := affinity.Required.NodeSelectorTerms[0].MatchExpressions[0]
-	if term.Key != topologyKey || term.Operator != corev1.NodeSelectorOpIn || len(term.Values) != 1 {
+	if term.Key != harness.TopologyKey || term.Operator != corev1.NodeSelectorOpIn || len(term.Values) != 1 {
 		s.Fatalf("%s: node affinity %+v", volume.Name, term)
 	}
 	return nodeNamed(term.Values[0])
@@ -232,7 +207,7 @@ func poolPath(pool string) string { return "/var/lib/rootcellar/pools/" + pool }
 func (s *scenario) directories(n node, pool, text string) []string {
 	s.Helper()
 	names, err := s.list(n, poolPath(pool)+"/volumes")
-	s.must(err)
+	s.Must(err)
 	var found []string
 	for _, name := range names {
 		if strings.Contains(name, text) {
@@ -255,7 +230,7 @@ func (s *scenario) directory(n node, pool, text string) string {
 // trashEmpty waits until everything that was deleted is reclaimed.
 func (s *scenario) trashEmpty(n node, pool string) {
 	s.Helper()
-	s.eventually("the trash of pool "+pool+" is empty", patience, func() string {
+	s.Eventually("the trash of pool "+pool+" is empty", harness.Patience, func() string {
 		entries, err := os.ReadDir(n.path(poolPath(pool) + "/.rootcellar/trash"))
 		if err != nil {
 			return err.Error()
@@ -273,11 +248,11 @@ func (s *scenario) trashEmpty(n node, pool string) {
 // capacity returns the capacity that the scheduler sees for a class on a node, or false without one.
 func (s *scenario) capacity(n node, class string) (int64, bool) {
 	s.Helper()
-	list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
-	s.must(err)
+	list, err := harness.Client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+	s.Must(err)
 	var found []int64
 	for _, item := range list.Items {
-		if item.StorageClassName != class || item.NodeTopology == nil || item.NodeTopology.MatchLabels[topologyKey] != n.name {
+		if item.StorageClassName != class || item.NodeTopology == nil || item.NodeTopology.MatchLabels[harness.TopologyKey] != n.name {
 			continue
 		}
 		found = append(found, item.Capacity.Value())
@@ -287,26 +262,4 @@ func (s *scenario) capacity(n node, class string) (int64, bool) {
 		return 0, false
 	}
 	return found[0], true
-}
-
-// class creates a StorageClass that is deleted after the scenario, and returns its name. The changes are applied
-// before.
-func (s *scenario) class(parameters map[string]string, changes ...func(*storagev1.StorageClass)) string {
-	s.Helper()
-	wait := storagev1.VolumeBindingWaitForFirstConsumer
-	class := &storagev1.StorageClass{
-		ObjectMeta:        metav1.ObjectMeta{GenerateName: s.namespace + "-"},
-		Provisioner:       driver,
-		Parameters:        parameters,
-		VolumeBindingMode: &wait,
-	}
-	for _, change := range changes {
-		change(class)
-	}
-	made, err := client.StorageV1().StorageClasses().Create(s.ctx(), class, metav1.CreateOptions{})
-	s.must(err)
-	s.Cleanup(func() {
-		_ = client.StorageV1().StorageClasses().Delete(context.Background(), made.Name, metav1.DeleteOptions{})
-	})
-	return made.Name
 }

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var operations = []entry{
@@ -37,11 +39,11 @@ type procedure struct {
 // follow opens a section of the manual at its first block. The words replace the manual's placeholders.
 func (s *scenario) follow(heading string, words ...string) *procedure {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(root, manual))
-	s.must(err)
+	text, err := os.ReadFile(filepath.Join(harness.Root, manual))
+	s.Must(err)
 	common := shellBlock.FindStringSubmatch(string(text))
-	dir, err := os.MkdirTemp(os.Getenv("RUN"), "operations-")
-	s.must(err)
+	dir, err := os.MkdirTemp(harness.Run, "operations-")
+	s.Must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	words = append([]string{"NODE=" + node1.name, "POOL=late", "DISK=" + lateDisk()}, words...)
 	// Of the blocks for single filesystems, only the one for btrfs runs: this kernel has no project quota.
@@ -71,7 +73,7 @@ func (p *procedure) skip(text string) {
 func (p *procedure) step(text string) string {
 	p.Helper()
 	out, err := p.run(p.next(text))
-	p.must(err)
+	p.Must(err)
 	return out
 }
 
@@ -107,13 +109,13 @@ func (p *procedure) done() {
 	}
 }
 
-func lateDisk() string { return filepath.Join(os.Getenv("RUN"), node1.name, "late.img") }
+func lateDisk() string { return filepath.Join(harness.Run, node1.name, "late.img") }
 
 // unmountAfter unmounts the pool's path on the node after the scenario, even after a failure.
 func (s *scenario) unmountAfter(n node) {
 	s.Cleanup(func() {
 		// Most scenarios unmount it themselves. Then there is nothing to do.
-		_, _ = command(context.Background(), "nsenter", "-t", n.pid, "-m", "-p", "--", "umount", poolPath("late"))
+		_, _ = harness.Command(context.Background(), "nsenter", "-t", n.pid, "-m", "-p", "--", "umount", poolPath("late"))
 	})
 }
 
@@ -121,12 +123,12 @@ func (s *scenario) unmountAfter(n node) {
 func (s *scenario) keeper() *corev1.PersistentVolume {
 	s.Helper()
 	s.mountLate()
-	s.worker("keeper", s.class(map[string]string{"pool": "late"}))
+	s.worker("keeper", s.Class(map[string]string{"pool": "late"}))
 	s.running("keeper")
 	s.says("keeper", "echo kept > /data/file && cat /data/file", "kept")
 	volume := s.volume("keeper")
 	s.deletePod("keeper")
-	s.eventually("the volume is unmounted", patience, func() string { return s.mountLines(node1, s.namespace+"_") })
+	s.Eventually("the volume is unmounted", harness.Patience, func() string { return s.mountLines(node1, s.Namespace+"_") })
 	return volume
 }
 
@@ -144,7 +146,7 @@ func (s *scenario) keptOn(n node) {
 func unmountDisk(s *scenario) {
 	s.keeper()
 	p := s.follow("Unmount a disk")
-	if out := p.step("volumes_of"); out != s.namespace+"/keeper" {
+	if out := p.step("volumes_of"); out != s.Namespace+"/keeper" {
 		s.Fatalf("the disk is used by %q", out)
 	}
 	p.step("umount")
@@ -169,7 +171,7 @@ func replaceDisk(s *scenario) {
 	s.unmountLate()
 	p := s.follow("Replace a disk", "NEW_DISK="+s.makeBlank("new.img"))
 	// A volume that was deleted before the disk was declared lost stays.
-	s.kubectl("delete", "pvc", "keeper")
+	s.Kubectl("delete", "pvc", "keeper")
 	s.event("PersistentVolume", lost.Name, "is unavailable")
 	s.unmountAfter(node1)
 	p.step("mkfs")
@@ -180,7 +182,7 @@ func replaceDisk(s *scenario) {
 	p.done()
 	s.volumeGone(lost.Name)
 
-	class := s.class(map[string]string{"pool": "late", "enforcement": "required"})
+	class := s.Class(map[string]string{"pool": "late", "enforcement": "required"})
 	s.worker("anew", class)
 	s.running("anew")
 	s.dismiss("anew")
@@ -191,7 +193,7 @@ func replaceDisk(s *scenario) {
 	s.poolIs(node1, "late", "unavailable: its path holds pool")
 	s.directory(node1, "late", lost.Name)
 	_, err := s.on(node1, "sh", "-euc", "rm -r "+poolPath("late")+"/volumes/*"+lost.Name+"*")
-	s.must(err)
+	s.Must(err)
 	s.adopt(node1)
 	s.unmountLate()
 }
@@ -200,7 +202,7 @@ func replaceDisk(s *scenario) {
 func (s *scenario) adopt(n node) {
 	s.Helper()
 	_, err := s.inDriver(n, "pool", "adopt", poolPath("late"))
-	s.must(err)
+	s.Must(err)
 	s.poolIs(n, "late", "healthy")
 }
 
@@ -227,7 +229,7 @@ func moveDisk(s *scenario) {
 	s.dismiss("keeper")
 	s.nothingLeft()
 	_, err := s.on(node2, "umount", poolPath("late"))
-	s.must(err)
+	s.Must(err)
 	s.poolIs(node2, "late", notMounted)
 
 	s.mountAt("late.img", poolPath("late"))
@@ -240,8 +242,8 @@ func moveDisk(s *scenario) {
 func mendRecord(s *scenario) {
 	volume := s.keeper()
 	record := s.directory(node1, "late", volume.Name) + "/volume.json"
-	s.must(os.WriteFile(node1.path(record), []byte("{"), 0o600))
-	s.kubectl("--namespace", system, "delete", "pod", s.driverPod(node1).Name)
+	s.Must(os.WriteFile(node1.path(record), []byte("{"), 0o600))
+	s.Kubectl("--namespace", harness.System, "delete", "pod", s.driverPod(node1).Name)
 	s.driverReady()
 	s.pod("waits", with("keeper", "/data"))
 	s.event("Pod", "waits", "quarantined, not touched", "volume.json is damaged")
@@ -268,7 +270,7 @@ func mendRecord(s *scenario) {
 //
 // Proves: K1.
 func takeBackGrowth(s *scenario) {
-	s.claim("data", s.quotaClass("required"), "64Mi")
+	s.Claim("data", s.quotaClass("required"), "64Mi")
 	s.pod("writer", with("data", "/data"))
 	home, life := s.runningOn("writer"), s.container("writer")
 	s.says("writer", "echo kept > /data/kept && cat /data/kept", "kept")
@@ -289,11 +291,11 @@ func takeBackGrowth(s *scenario) {
 	s.event("Pod", "writer", "MountVolume.Setup failed while expanding volume", "pool quota has free space for")
 	s.sizes("data", "1Ti", "64Mi")
 
-	p := s.follow("Take back a growth that does not fit", "NAMESPACE="+s.namespace, "CLAIM=data", "SIZE=65Mi")
+	p := s.follow("Take back a growth that does not fit", "NAMESPACE="+s.Namespace, "CLAIM=data", "SIZE=65Mi")
 	if out := p.step("get events"); !holdsAll(out, []string{"1Ti", "64Mi", "pool quota has free space for"}) {
 		s.Fatalf("it prints\n%s", out)
 	}
-	out, err := s.shell("kubectl", "--namespace", s.namespace, "patch", "pvc", "data", "--patch", growth("64Mi"))
+	out, err := s.shell("kubectl", "--namespace", s.Namespace, "patch", "pvc", "data", "--patch", growth("64Mi"))
 	if err == nil || !strings.Contains(out, "field can not be less than status.capacity") {
 		s.Fatalf("to ask for what there is, is answered with %q", out)
 	}
@@ -312,8 +314,8 @@ func takeBackGrowth(s *scenario) {
 // Proves: K1, UD2.
 func undeleteNamespace(s *scenario) {
 	// The record names the class, as with the classes of the chart.
-	class := s.namespace + "-kept"
-	s.class(map[string]string{"pool": "kept", "class": class, "reclaimPolicy": "Delete"},
+	class := s.Namespace + "-kept"
+	s.Class(map[string]string{"pool": "kept", "class": class, "reclaimPolicy": "Delete"},
 		func(made *storagev1.StorageClass) { made.ObjectMeta = metav1.ObjectMeta{Name: class} })
 	set := `
 apiVersion: apps/v1
@@ -335,25 +337,25 @@ spec:
         - {name: main, image: "` + image + `", command: [/bin/sleep, "2147483647"], volumeMounts: [{name: data, mountPath: /data}]}
 `
 	pods := []string{"db-0", "db-1", "db-2"}
-	s.apply(set)
+	s.Apply(set)
 	var volumes []string
 	for _, pod := range pods {
 		s.running(pod)
 		s.says(pod, "echo "+pod+" > /data/file && sync && cat /data/file", pod)
 		volumes = append(volumes, s.volume("data-"+pod).Name)
 	}
-	s.kubectl("delete", "namespace", s.namespace)
+	s.Kubectl("delete", "namespace", s.Namespace)
 	for _, volume := range volumes {
 		s.volumeGone(volume)
 	}
 
 	start := time.Now()
-	p := s.follow("Restore a deleted namespace", "NAMESPACE="+s.namespace)
+	p := s.follow("Restore a deleted namespace", "NAMESPACE="+s.Namespace)
 	p.step("volume undelete")
 	p.skip("Released")
 	p.done()
-	s.kubectl("wait", "serviceaccount/default", "--for=create", "--timeout", patience.String())
-	s.apply(set)
+	s.Kubectl("wait", "serviceaccount/default", "--for=create", "--timeout", harness.Patience.String())
+	s.Apply(set)
 	for i, pod := range pods {
 		s.running(pod)
 		s.says(pod, "cat /data/file", pod)
@@ -361,11 +363,11 @@ spec:
 			s.Fatalf("claim data-%s is bound to %s, and not to %s", pod, got, volumes[i])
 		}
 	}
-	s.note = fmt.Sprintf(": %.0f s from the first command to its pods", time.Since(start).Seconds())
+	s.Note = fmt.Sprintf(": %.0f s from the first command to its pods", time.Since(start).Seconds())
 
-	s.kubectl("delete", "statefulset", "db")
+	s.Kubectl("delete", "statefulset", "db")
 	for _, pod := range pods {
-		s.must(letGo(s.ctx(), s.volume("data-"+pod).Name))
+		s.Must(letGo(s.ctx(), s.volume("data-"+pod).Name))
 		s.deleteClaim("data-" + pod)
 	}
 	for _, volume := range volumes {
@@ -375,7 +377,7 @@ spec:
 		// It purges, and then reports the disk that is not mounted yet.
 		_, _ = s.inDriver(n, "volume", "purge", "--all")
 	}
-	s.eventually("no volume is kept", patience, func() string {
+	s.Eventually("no volume is kept", harness.Patience, func() string {
 		for _, n := range nodes() {
 			if kept := s.metric(n, "rootcellar_pool_kept", "kept"); kept != 0 {
 				return fmt.Sprintf("%s keeps %d", n.name, kept)

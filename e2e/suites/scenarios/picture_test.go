@@ -28,7 +28,7 @@ var pictured = []struct {
 func (s *scenario) picture(file string) {
 	s.Helper()
 	name, err := s.shell("kubectl", "get", "pod", "cellar", "--output", "jsonpath={.spec.nodeName}")
-	s.must(err)
+	s.Must(err)
 	node := nodeNamed(name)
 	var lines []string
 	width := 0
@@ -40,7 +40,7 @@ func (s *scenario) picture(file string) {
 		} else {
 			out, err = s.shell("sh", "-euc", shown.command)
 		}
-		s.must(err)
+		s.Must(err)
 		prompt := `<tspan fill="#8fbc6a">` + place + `$</tspan> `
 		lines = append(lines, prompt+`<tspan fill="#ffffff">`+html.EscapeString(shown.command)+"</tspan>")
 		width = max(width, len(place+"$ "+shown.command))
@@ -65,5 +65,5 @@ func (s *scenario) picture(file string) {
 		}
 	}
 	svg.WriteString("</g>\n</svg>\n")
-	s.must(os.WriteFile(file, []byte(svg.String()), 0o644))
+	s.Must(os.WriteFile(file, []byte(svg.String()), 0o644))
 }

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // plan is the script that rootcellar-migrate prints for one claim.
@@ -42,16 +44,16 @@ var (
 // makePlan plans a claim by the commands of docs/migration.md. The flags are added to them. It fails if they fail.
 func (s *scenario) makePlan(claim string, flags ...string) (*plan, error) {
 	s.Helper()
-	dir, err := os.MkdirTemp(os.Getenv("RUN"), "plan-")
-	s.must(err)
+	dir, err := os.MkdirTemp(harness.Run, "plan-")
+	s.Must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	block := shellBlock.FindStringSubmatch(s.section("docs/migration.md", "Plan"))[2]
 	words := strings.NewReplacer("--image IMAGE", "--image "+s.driverPod(node1).Spec.Containers[0].Image,
-		"NAMESPACE/CLAIM", s.namespace+"/"+claim+" "+strings.Join(flags, " "))
+		"NAMESPACE/CLAIM", s.Namespace+"/"+claim+" "+strings.Join(flags, " "))
 	path := "PATH=" + filepath.Join(target, "x86_64-unknown-linux-musl/release") + ":" + os.Getenv("PATH")
 	_, failed := s.shell("env", path, "sh", "-euc", "cd "+dir+"\n"+words.Replace(block))
 	text, err := os.ReadFile(filepath.Join(dir, "plan-NAMESPACE-CLAIM.sh"))
-	s.must(err)
+	s.Must(err)
 	p := &plan{text: string(text)}
 	if place := planPlace.FindStringSubmatch(p.text); place != nil {
 		p.directory, p.node, p.handle = place[1], place[2], place[3]
@@ -78,7 +80,7 @@ func (m *move) planned(flags ...string) {
 // run runs an action of a step.
 func (m *move) run(number int, action string) error {
 	step := m.plan.steps[number]
-	script := []string{"-c", m.plan.text, "plan.sh", action, step, m.namespace + "/" + m.claim}
+	script := []string{"-c", m.plan.text, "plan.sh", action, step, m.Namespace + "/" + m.claim}
 	_, err := m.shell("sh", script...)
 	return err
 }
@@ -86,7 +88,7 @@ func (m *move) run(number int, action string) error {
 // do runs a step of the plan, which includes its check.
 func (m *move) do(number int) {
 	m.Helper()
-	m.must(m.run(number, actionDo))
+	m.Must(m.run(number, actionDo))
 }
 
 // doTwice runs a step twice. The second run may fail, but the check may not.
@@ -94,13 +96,13 @@ func (m *move) doTwice(number int) {
 	m.Helper()
 	m.do(number)
 	_ = m.run(number, actionDo)
-	m.must(m.run(number, actionCheck))
+	m.Must(m.run(number, actionCheck))
 }
 
 // undo runs the rollback of a step.
 func (m *move) undo(number int) {
 	m.Helper()
-	m.must(m.run(number, actionUndo))
+	m.Must(m.run(number, actionUndo))
 }
 
 // undoTwice runs it twice. The second run may fail.

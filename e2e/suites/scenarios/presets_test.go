@@ -5,24 +5,26 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // kustomized applies or deletes a preset, as run.sh rendered it.
 func (s *scenario) kustomized(verb, preset string) {
 	s.Helper()
 	_, err := s.shell("kubectl", verb, "-k", filepath.Join(os.Getenv("PARTS"), "install", preset))
-	s.must(err)
+	s.Must(err)
 }
 
 // manualDisk makes and mounts a blank disk by the block of docs/install.md for btrfs, the filesystem on which this kernel
 // enforces sizes. The disk is removed when it is unmounted.
 func (s *scenario) manualDisk(n node, pool string) {
 	s.Helper()
-	image := filepath.Join(os.Getenv("RUN"), n.name, filepath.Base(pool)+".img")
+	image := filepath.Join(harness.Run, n.name, filepath.Base(pool)+".img")
 	// Two claims of the example do not fit.
 	attach := "truncate -s 1800M " + image + "\nPOOL=" + pool + " DISK=$(losetup --find --show " + image + ")\n"
 	_, err := s.on(n, "sh", "-euc", attach+s.diskBlock("btrfs")+"losetup --detach $DISK")
-	s.must(err)
+	s.Must(err)
 }
 
 // diskBlock returns the block of docs/install.md for disks that has this mark.
@@ -42,7 +44,7 @@ func (s *scenario) installedBy(headings ...string) {
 	s.Helper()
 	for _, heading := range headings {
 		for _, block := range shellBlock.FindAllStringSubmatch(s.section(installManual, heading), -1) {
-			s.administrator(root, block[2])
+			s.administrator(harness.Root, block[2])
 		}
 	}
 }
@@ -53,9 +55,9 @@ func (s *scenario) installedBy(headings ...string) {
 func bareMetal(s *scenario) {
 	disks := []string{"disks/disk1", "disks/disk2"}
 	for _, n := range nodes() {
-		fstab := filepath.Join(os.Getenv("RUN"), n.name, "fstab")
+		fstab := filepath.Join(harness.Run, n.name, "fstab")
 		_, err := s.on(n, "sh", "-euc", ": >"+fstab+" && mount --bind "+fstab+" /etc/fstab && mkdir -p "+poolPath("disks/none"))
-		s.must(err)
+		s.Must(err)
 		for _, disk := range disks {
 			s.manualDisk(n, disk)
 		}
@@ -71,7 +73,7 @@ func bareMetal(s *scenario) {
 		}
 	}
 
-	s.administrator(root, `kubectl delete --filename deploy/examples/statefulset
+	s.administrator(harness.Root, `kubectl delete --filename deploy/examples/statefulset
 volumes=$(kubectl get pvc --selector app=shard --output jsonpath='{range .items[*]}pv/{.spec.volumeName} {end}')
 kubectl delete pvc --selector app=shard
 kubectl wait --for=delete --timeout=3m $volumes`)
@@ -80,15 +82,15 @@ kubectl wait --for=delete --timeout=3m $volumes`)
 			s.trashEmpty(n, disk)
 		}
 	}
-	s.administrator(root, `helm uninstall rootcellar --namespace rootcellar-system
+	s.administrator(harness.Root, `helm uninstall rootcellar --namespace rootcellar-system
 kubectl delete namespace rootcellar-system`)
 	for _, n := range nodes() {
 		for _, disk := range disks {
 			_, err := s.on(n, "umount", poolPath(disk))
-			s.must(err)
+			s.Must(err)
 		}
 		_, err := s.on(n, "umount", "/etc/fstab")
-		s.must(err)
+		s.Must(err)
 	}
 	s.uninstalled()
 }
@@ -96,7 +98,7 @@ kubectl delete namespace rootcellar-system`)
 // TestPreset runs on a cluster whose kubelets use the directory of the preset that PRESET names.
 func TestPreset(t *testing.T) {
 	preset := os.Getenv("PRESET")
-	t.Cleanup(count)
+	t.Cleanup(harness.Count)
 	title := fmt.Sprintf("the preset %s, with kubelet's directory where it says", preset)
 	t.Run(title, func(t *testing.T) {
 		play(t, entry{title, func(s *scenario) {

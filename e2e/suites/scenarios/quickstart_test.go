@@ -11,6 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // shellBlock is a block of commands in Markdown: for the administrator's machine, or, marked as in `sh node`, for a
@@ -21,10 +23,10 @@ var shellBlock = regexp.MustCompile("(?ms)^```sh(?: (\\S+))?\n(.*?)^```$")
 func (s *scenario) section(file, heading string) string {
 	s.Helper()
 	if !filepath.IsAbs(file) {
-		file = filepath.Join(root, file)
+		file = filepath.Join(harness.Root, file)
 	}
 	text, err := os.ReadFile(file)
-	s.must(err)
+	s.Must(err)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
 		s.Fatalf("%s has no section %q", file, heading)
@@ -42,12 +44,12 @@ var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 func documentedClass(s *scenario) {
 	s.onFast()
 	for _, block := range yamlBlock.FindAllStringSubmatch(s.section("docs/classes.md", "StorageClass"), -1) {
-		s.apply(block[1])
+		s.Apply(block[1])
 	}
 	s.Cleanup(func() {
-		_ = client.StorageV1().StorageClasses().Delete(context.Background(), "fast", metav1.DeleteOptions{})
+		_ = harness.Client.StorageV1().StorageClasses().Delete(context.Background(), "fast", metav1.DeleteOptions{})
 	})
-	s.claim("data", "fast", "64Mi")
+	s.Claim("data", "fast", "64Mi")
 	s.pod("member", with("data", "/data"), as(1000))
 	s.running("member")
 	s.says("member", "stat -c '%g %a' /data && echo kept > /data/file && cat /data/file", "1000 770\nkept")
@@ -69,18 +71,18 @@ func quickStart(s *scenario) {
 	for _, n := range nodes() {
 		// The image is removed first, to show that the node pulls it.
 		_, err := s.on(n, "ctr", "--address", n.containerd(), "--namespace", "k8s.io", "images", "rm", driverImage)
-		s.must(err)
+		s.Must(err)
 	}
 	s.publish()
 	var said strings.Builder
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section("README.md", "Quick start"), -1) {
 		if block[1] == "" {
-			said.WriteString(s.administrator(root, block[2]))
+			said.WriteString(s.administrator(harness.Root, block[2]))
 			continue
 		}
 		for _, n := range nodes() {
 			out, err := s.on(n, "sh", "-euc", block[2])
-			s.must(err)
+			s.Must(err)
 			said.WriteString(out)
 		}
 		if file := os.Getenv("PICTURE"); file != "" {
@@ -98,7 +100,7 @@ func quickStart(s *scenario) {
 // uninstalled checks that the driver and its volumes are removed.
 func (s *scenario) uninstalled() {
 	s.Helper()
-	_, err := client.CoreV1().Namespaces().Get(s.ctx(), system, metav1.GetOptions{})
+	_, err := harness.Client.CoreV1().Namespaces().Get(s.ctx(), harness.System, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		s.Errorf("after the uninstall the namespace is still there: %v", err)
 	}
@@ -115,14 +117,14 @@ const driverImage = "registry.example/rootcellar:0.1.0"
 // publish pushes the image and the chart to the cluster's registry, which stands for the published ones.
 func (s *scenario) publish() {
 	s.Helper()
-	packages := filepath.Join(os.Getenv("RUN"), "chart")
+	packages := filepath.Join(harness.Run, "chart")
 	for _, arguments := range [][]string{
 		{"crane", "push", filepath.Join(target, "image/rootcellar-0.1.0-"+runtime.GOARCH+".tar"), driverImage},
-		{"helm", "package", filepath.Join(root, "deploy/chart"), "--destination", packages},
+		{"helm", "package", filepath.Join(harness.Root, "deploy/chart"), "--destination", packages},
 		{"helm", "push", filepath.Join(packages, "rootcellar-0.1.0.tgz"), "oci://registry.example/charts"},
 	} {
 		_, err := s.shell(arguments[0], arguments[1:]...)
-		s.must(err)
+		s.Must(err)
 	}
 }
 

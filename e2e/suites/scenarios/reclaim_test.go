@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var reclaiming = []entry{
@@ -21,7 +23,7 @@ var reclaiming = []entry{
 // Proves: K4.
 func deletedComesBack(s *scenario) {
 	class, left := s.counted()
-	s.claim("data", class, "1Gi")
+	s.Claim("data", class, "1Gi")
 	s.pod("writer", with("data", "/data"))
 	s.running("writer")
 	s.says("writer", "dd if=/dev/zero of=/data/file bs=1M count=32 2>/dev/null; sync; wc -c < /data/file", "33554432")
@@ -29,8 +31,8 @@ func deletedComesBack(s *scenario) {
 	volume := s.volume("data")
 	dir := s.directory(node2, "fast", volume.Name)
 
-	s.kubectl("delete", "pvc", "data", "--wait=false")
-	s.always("a claim that a pod uses keeps its data", 5*time.Second, func() string {
+	s.Kubectl("delete", "pvc", "data", "--wait=false")
+	s.Always("a claim that a pod uses keeps its data", 5*time.Second, func() string {
 		_, err := os.Stat(node2.path(dir + "/data/file"))
 		if err != nil {
 			return err.Error()
@@ -51,9 +53,9 @@ func (s *scenario) reclaimed(n node, pool, volume string) {
 	if found := s.directories(n, pool, volume); len(found) > 0 {
 		s.Fatalf("%s is still there", found[0])
 	}
-	s.eventually(volume+" is no longer in the trash", patience, func() string {
+	s.Eventually(volume+" is no longer in the trash", harness.Patience, func() string {
 		entries, err := os.ReadDir(n.path(poolPath(pool) + "/.rootcellar/trash"))
-		s.must(err)
+		s.Must(err)
 		for _, entry := range entries {
 			if strings.Contains(entry.Name(), volume) {
 				return entry.Name()
@@ -69,7 +71,7 @@ func (s *scenario) reclaimed(n node, pool, volume string) {
 // Proves: K4.
 func retainedOutlivesClaim(s *scenario) {
 	s.letGoAfter()
-	s.claim("data", "rootcellar-retain", "3Gi")
+	s.Claim("data", "rootcellar-retain", "3Gi")
 	s.pod("writer", with("data", "/data"), at(node1))
 	s.running("writer")
 	s.says("writer", "echo kept > /data/file && cat /data/file", "kept")
@@ -79,10 +81,10 @@ func retainedOutlivesClaim(s *scenario) {
 	s.released(node1, "data", volume)
 
 	// Neither a claim of a fitting size nor a claim that names the volume gets it, and its space stays in use.
-	s.claim("fits", "rootcellar-retain", "3Gi")
+	s.Claim("fits", "rootcellar-retain", "3Gi")
 	s.pod("fits", with("fits", "/data"), at(node1))
 	s.unscheduled("fits", "did not have enough free storage")
-	s.claim("names", "rootcellar-retain", "3Gi", naming(volume))
+	s.Claim("names", "rootcellar-retain", "3Gi", naming(volume))
 	s.event("PersistentVolumeClaim", "names", volume, "already bound to a different claim")
 	if phase := s.notIn(volume, corev1.VolumeReleased); phase != "" {
 		s.Fatalf("%s is %s", volume, phase)
@@ -90,8 +92,8 @@ func retainedOutlivesClaim(s *scenario) {
 	s.holds(node1, dir+"/data/file", "kept\n")
 
 	// The volume is reserved for one claim. Without a claimRef the first claim of the class would get it.
-	s.kubectl("patch", "pv", volume, "-p", fmt.Sprintf(
-		`{"spec": {"claimRef": {"namespace": %q, "name": "names", "uid": null, "resourceVersion": null}}}`, s.namespace))
+	s.Kubectl("patch", "pv", volume, "-p", fmt.Sprintf(
+		`{"spec": {"claimRef": {"namespace": %q, "name": "names", "uid": null, "resourceVersion": null}}}`, s.Namespace))
 	if got := s.volume("names").Name; got != volume {
 		s.Fatalf("the claim has %s, not %s", got, volume)
 	}
@@ -99,7 +101,7 @@ func retainedOutlivesClaim(s *scenario) {
 	s.running("reader")
 	s.says("reader", "cat /data/file", "kept")
 
-	s.must(letGo(s.ctx(), volume))
+	s.Must(letGo(s.ctx(), volume))
 	s.deletePod("reader")
 	s.deleteClaim("names")
 	s.volumeGone(volume)
@@ -117,7 +119,7 @@ func naming(volume string) func(*corev1.PersistentVolumeClaim) {
 // letGo has a retained volume deleted, as an admin does it.
 func letGo(ctx context.Context, volume string) error {
 	patch := []byte(`{"spec": {"persistentVolumeReclaimPolicy": "Delete"}}`)
-	_, err := client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := harness.Client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
@@ -125,13 +127,13 @@ func letGo(ctx context.Context, volume string) error {
 func (s *scenario) letGoAfter() {
 	s.Cleanup(func() {
 		ctx := context.Background()
-		volumes, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		volumes, err := harness.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			s.Error(err)
 			return
 		}
 		for _, volume := range volumes.Items {
-			if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.namespace {
+			if volume.Spec.ClaimRef != nil && volume.Spec.ClaimRef.Namespace == s.Namespace {
 				_ = letGo(ctx, volume.Name)
 			}
 		}
@@ -141,8 +143,8 @@ func (s *scenario) letGoAfter() {
 // notIn returns the phase of a PersistentVolume if it differs from this one.
 func (s *scenario) notIn(volume string, phase corev1.PersistentVolumePhase) string {
 	s.Helper()
-	found, err := client.CoreV1().PersistentVolumes().Get(s.ctx(), volume, metav1.GetOptions{})
-	s.must(err)
+	found, err := harness.Client.CoreV1().PersistentVolumes().Get(s.ctx(), volume, metav1.GetOptions{})
+	s.Must(err)
 	if found.Status.Phase != phase {
 		return string(found.Status.Phase)
 	}
@@ -152,24 +154,24 @@ func (s *scenario) notIn(volume string, phase corev1.PersistentVolumePhase) stri
 // phase waits until a PersistentVolume is in this phase.
 func (s *scenario) phase(volume string, phase corev1.PersistentVolumePhase) {
 	s.Helper()
-	s.eventually(fmt.Sprintf("%s is %s", volume, phase), patience, func() string { return s.notIn(volume, phase) })
+	s.Eventually(fmt.Sprintf("%s is %s", volume, phase), harness.Patience, func() string { return s.notIn(volume, phase) })
 }
 
 // released deletes a claim, and checks that its retained volume stays longer than a volume to be deleted would.
 func (s *scenario) released(home node, claim, volume string) {
 	s.Helper()
 	// No volume is deleted while it is mounted, and after a refusal the provisioner waits.
-	s.eventually(volume+" is unmounted", patience, func() string { return s.mountLines(home, "/"+volume+"/mount") })
+	s.Eventually(volume+" is unmounted", harness.Patience, func() string { return s.mountLines(home, "/"+volume+"/mount") })
 	s.deleteClaim(claim)
 	s.phase(volume, corev1.VolumeReleased)
-	s.always(volume+" stays", 10*time.Second, func() string { return s.notIn(volume, corev1.VolumeReleased) })
+	s.Always(volume+" stays", 10*time.Second, func() string { return s.notIn(volume, corev1.VolumeReleased) })
 }
 
 // holds checks a file on a node's disk.
 func (s *scenario) holds(n node, path, want string) {
 	s.Helper()
 	text, err := os.ReadFile(n.path(path))
-	s.must(err)
+	s.Must(err)
 	if string(text) != want {
 		s.Fatalf("%s on %s holds %q, not %q", path, n.name, text, want)
 	}
@@ -178,7 +180,7 @@ func (s *scenario) holds(n node, path, want string) {
 // Proves: K4.
 func retainedOutlivesObject(s *scenario) {
 	s.letGoAfter()
-	s.claim("data", "rootcellar-retain", "16Mi")
+	s.Claim("data", "rootcellar-retain", "16Mi")
 	s.pod("writer", with("data", "/data"))
 	home := s.runningOn("writer")
 	s.says("writer", "echo kept > /data/file && cat /data/file", "kept")
@@ -186,30 +188,30 @@ func retainedOutlivesObject(s *scenario) {
 	dir := s.directory(home, "default", volume.Name)
 	s.deletePod("writer")
 	s.released(home, "data", volume.Name)
-	s.kubectl("delete", "pv", volume.Name, "--timeout", patience.String())
-	s.always("the data stays", 10*time.Second, func() string {
+	s.Kubectl("delete", "pv", volume.Name, "--timeout", harness.Patience.String())
+	s.Always("the data stays", 10*time.Second, func() string {
 		s.holds(home, dir+"/data/file", "kept\n")
 		return ""
 	})
 
 	// An admin writes this by hand. It names the volume, its node and its claim.
 	again := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: s.namespace + "-again"},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Namespace + "-again"},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      volume.Spec.Capacity,
 			AccessModes:                   volume.Spec.AccessModes,
 			StorageClassName:              volume.Spec.StorageClassName,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
 			NodeAffinity:                  volume.Spec.NodeAffinity,
-			ClaimRef:                      &corev1.ObjectReference{Namespace: s.namespace, Name: "found"},
+			ClaimRef:                      &corev1.ObjectReference{Namespace: s.Namespace, Name: "found"},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: driver, VolumeHandle: volume.Spec.CSI.VolumeHandle,
+				Driver: harness.Driver, VolumeHandle: volume.Spec.CSI.VolumeHandle,
 			}},
 		},
 	}
-	_, err := client.CoreV1().PersistentVolumes().Create(s.ctx(), again, metav1.CreateOptions{})
-	s.must(err)
-	s.claim("found", "rootcellar-retain", "16Mi", naming(again.Name))
+	_, err := harness.Client.CoreV1().PersistentVolumes().Create(s.ctx(), again, metav1.CreateOptions{})
+	s.Must(err)
+	s.Claim("found", "rootcellar-retain", "16Mi", naming(again.Name))
 	s.pod("reader", with("found", "/data"))
 	if got := s.runningOn("reader"); got != home {
 		s.Fatalf("the reader is on %s, the data on %s", got.name, home.name)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // dist is the release that release.sh built and published.
@@ -18,7 +20,7 @@ const fleetImage = "registry.example/rootcellar-fleet:0.1.0"
 
 // TestRelease installs a release with nothing but its files, on nodes that have no image of it.
 func TestRelease(t *testing.T) {
-	t.Cleanup(count)
+	t.Cleanup(harness.Count)
 	for _, entry := range []entry{
 		{"a release is verified, installed, upgraded, rolled back and removed by its README", releaseReadme},
 		{"a changed or unsigned image is noticed", changedImage},
@@ -43,7 +45,7 @@ func (s *scenario) obey(section, dir string) {
 		}
 		for _, n := range nodes() {
 			_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "sh", "-euc", "cd "+s.downloads()+"\n"+commands)
-			s.must(err)
+			s.Must(err)
 		}
 	}
 }
@@ -52,7 +54,7 @@ func releaseReadme(s *scenario) {
 	s.obey("Verify", dist)
 	s.programs()
 	s.obey("Install", dist)
-	images := s.administrator(dist, `{ cat install/*/rootcellar.yaml; helm get manifest rootcellar --namespace `+system+`
+	images := s.administrator(dist, `{ cat install/*/rootcellar.yaml; helm get manifest rootcellar --namespace `+harness.System+`
 kubectl --namespace kube-system get deployment snapshot-controller --output yaml; } | grep '^ *\(- \)\?image: ' | sort -u`)
 	for image := range strings.Lines(images) {
 		if !strings.Contains(image, "registry.example/") || !strings.Contains(image, "@sha256:") {
@@ -63,13 +65,13 @@ kubectl --namespace kube-system get deployment snapshot-controller --output yaml
 	before := s.driverPod(node1).UID
 	s.obey("Upgrade and roll back", dist)
 	var revisions []struct{ Status, Description string }
-	s.must(json.Unmarshal([]byte(s.administrator(dist, "helm history rootcellar --namespace "+system+" --output json 2>/dev/null")), &revisions))
+	s.Must(json.Unmarshal([]byte(s.administrator(dist, "helm history rootcellar --namespace "+harness.System+" --output json 2>/dev/null")), &revisions))
 	if len(revisions) != 3 || revisions[2].Description != "Rollback to 1" {
 		s.Errorf("the history of Helm is %v", revisions)
 	}
 	// Helm waited for its pod.
 	repository, _, _ := strings.Cut(fleetImage, ":")
-	if upgrade := s.administrator(dist, "helm get manifest rootcellar --namespace "+system+" --revision 2"); !strings.Contains(upgrade, repository+"@sha256:") {
+	if upgrade := s.administrator(dist, "helm get manifest rootcellar --namespace "+harness.System+" --revision 2"); !strings.Contains(upgrade, repository+"@sha256:") {
 		s.Errorf("the upgrade has no controller with a digest:\n%s", upgrade)
 	}
 	if s.driverPod(node1).UID == before {
@@ -84,7 +86,7 @@ kubectl --namespace kube-system get deployment snapshot-controller --output yaml
 func (s *scenario) programs() {
 	s.Helper()
 	sums, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
-	s.must(err)
+	s.Must(err)
 	targets := s.administrator(dist, "jq --raw-output '.metadata.component.components[].name' rootcellar-0.1.0.cdx.json")
 	for _, program := range []string{"rootcellar", "rootcellar-migrate", "rootcellar-fleet"} {
 		if !slices.Contains(strings.Fields(targets), program) {
@@ -113,7 +115,7 @@ done`)
 // visits waits until the pod of the examples has written into its volume.
 func (s *scenario) visits() {
 	s.Helper()
-	s.eventually("the pod of the examples writes", patience, func() string {
+	s.Eventually("the pod of the examples writes", harness.Patience, func() string {
 		out, err := s.shell("kubectl", "exec", "cellar", "--", "cat", "/data/visits")
 		if err != nil || out == "" {
 			return "it has written " + out
@@ -132,8 +134,8 @@ func changedImage(s *scenario) {
 
 	other := filepath.Join(s.TempDir(), "SHA256SUMS")
 	text, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
-	s.must(err)
-	s.must(os.WriteFile(other, append(text, '\n'), 0o600))
+	s.Must(err)
+	s.Must(os.WriteFile(other, append(text, '\n'), 0o600))
 	if _, err := s.shell("cosign", "verify-blob", "--key", filepath.Join(dist, "cosign.pub"), "--bundle",
 		filepath.Join(dist, "SHA256SUMS.sigstore.json"), "--insecure-ignore-tlog", other); err == nil {
 		s.Error("cosign verifies changed checksums")
@@ -146,30 +148,30 @@ func (s *scenario) intruded(name, change string) {
 	published := strings.TrimSpace(s.administrator(dist, "crane digest "+name))
 	verify := []string{"verify", "--key", filepath.Join(dist, "cosign.pub"), "--insecure-ignore-tlog", name}
 	_, err := s.shell("cosign", verify...)
-	s.must(err)
+	s.Must(err)
 	s.administrator(dist, change)
 	// The copy of a signed image is signed, but under its own name.
 	if out, err := s.shell("cosign", verify...); err == nil {
 		s.Errorf("cosign verifies the changed %s: %s", name, out)
 	}
 	out, err := s.shell("make", "--no-print-directory", "-C", filepath.Dir(dist), "publish",
-		"CARGO_TARGET_DIR="+filepath.Join(os.Getenv("RUN"), "target1"), "COSIGN_KEY="+filepath.Join(os.Getenv("RUN"), "key/cosign.key"))
+		"CARGO_TARGET_DIR="+filepath.Join(harness.Run, "target1"), "COSIGN_KEY="+filepath.Join(os.Getenv("RUN"), "key/cosign.key"))
 	if err == nil || !strings.Contains(out, "a version is published once") {
 		s.Errorf("make publish says of the changed %s: %v %s", name, err, out)
 	}
 	repository, tag, _ := strings.Cut(name, ":")
 	s.administrator(dist, "crane tag "+repository+"@"+published+" "+tag)
 	_, err = s.shell("cosign", verify...)
-	s.must(err)
+	s.Must(err)
 }
 
 // downloads is the directory to which the offline archive was copied.
 func (s *scenario) downloads() string {
 	s.Helper()
-	dir := filepath.Join(os.Getenv("RUN"), "offline")
-	s.must(os.MkdirAll(dir, 0o755))
+	dir := filepath.Join(harness.Run, "offline")
+	s.Must(os.MkdirAll(dir, 0o755))
 	archives, err := filepath.Glob(filepath.Join(dist, "*-offline-*.tar"))
-	s.must(err)
+	s.Must(err)
 	for _, archive := range archives {
 		if err := os.Link(archive, filepath.Join(dir, filepath.Base(archive))); err != nil && !os.IsExist(err) {
 			s.Fatal(err)
@@ -180,20 +182,20 @@ func (s *scenario) downloads() string {
 
 // offline removes every image of the release from the nodes and ends the registry before it installs.
 func offline(s *scenario) {
-	s.administrator(dist, "kill $(cat "+filepath.Join(os.Getenv("RUN"), "registry.pid")+")")
+	s.administrator(dist, "kill $(cat "+filepath.Join(harness.Run, "registry.pid")+")")
 	for _, n := range nodes() {
 		_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "CONTAINERD_NAMESPACE=k8s.io", "sh", "-euc",
 			"ctr images ls -q | grep -e sig-storage -e rootcellar -e '^sha256:' | xargs ctr images rm --sync >/dev/null")
-		s.must(err)
+		s.Must(err)
 	}
 	dir := filepath.Join(s.downloads(), "rootcellar-0.1.0-offline-"+runtime.GOARCH)
 	s.obey("Without a registry", dir)
 	for _, n := range nodes() {
 		_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "CONTAINERD_NAMESPACE=k8s.io", "sh", "-euc",
 			"ctr images ls -q | grep -qx "+fleetImage)
-		s.must(err)
+		s.Must(err)
 	}
-	for _, set := range []string{system + " daemonset/rootcellar", system + " deployment/rootcellar-resizer", "kube-system deployment/snapshot-controller"} {
+	for _, set := range []string{harness.System + " daemonset/rootcellar", harness.System + " deployment/rootcellar-resizer", "kube-system deployment/snapshot-controller"} {
 		s.administrator(dir, "kubectl rollout status --timeout=3m --namespace "+set)
 	}
 	// Only node2 has a filesystem that shares blocks.

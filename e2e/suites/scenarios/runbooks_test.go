@@ -10,6 +10,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // lost has the volumes of the nodes for itself.
@@ -28,7 +30,7 @@ const stateDir = "/var/lib/rootcellar/state"
 // runbook opens a section of the manual for the pool of migration/values.yaml, which has another path.
 func (s *scenario) runbook(heading string, words ...string) *procedure {
 	s.Helper()
-	p := s.follow(heading, append([]string{"POOL=default", "NAMESPACE=" + s.namespace}, words...)...)
+	p := s.follow(heading, append([]string{"POOL=default", "NAMESPACE=" + s.Namespace}, words...)...)
 	for i := range p.blocks {
 		p.blocks[i][2] = strings.ReplaceAll(p.blocks[i][2], poolPath("$POOL"), newPool)
 	}
@@ -47,17 +49,17 @@ func (s *scenario) printObjects(n node) (string, error) {
 // theSet returns the StatefulSet of the tenants as its owner wrote it.
 func (t *tenants) theSet() *appsv1.StatefulSet {
 	t.Helper()
-	set, err := client.AppsV1().StatefulSets(t.namespace).Get(t.ctx(), "db", metav1.GetOptions{})
-	t.must(err)
+	set, err := harness.Client.AppsV1().StatefulSets(t.Namespace).Get(t.ctx(), "db", metav1.GetOptions{})
+	t.Must(err)
 	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Spec: set.Spec}
 }
 
 // loseNamespace deletes the namespace with all its objects and creates it again, empty.
 func (t *tenants) loseNamespace() {
 	t.Helper()
-	t.kubectl("delete", "namespace", t.namespace)
-	t.kubectl("create", "namespace", t.namespace)
-	t.kubectl("wait", "serviceaccount/default", "--for=create", "--timeout", patience.String())
+	t.Kubectl("delete", "namespace", t.Namespace)
+	t.Kubectl("create", "namespace", t.Namespace)
+	t.Kubectl("wait", "serviceaccount/default", "--for=create", "--timeout", harness.Patience.String())
 }
 
 // loseObjects deletes the namespace and its PersistentVolumes, as if the API server had lost them.
@@ -66,22 +68,22 @@ func (t *tenants) loseObjects() {
 	t.each((*move).retain)()
 	t.loseNamespace()
 	for _, m := range t.moves {
-		t.kubectl("delete", "pv", m.old.Name)
+		t.Kubectl("delete", "pv", m.old.Name)
 	}
 }
 
 // start creates the StatefulSet, and a pod for the claim `web`, which exists.
 func (t *tenants) start(set *appsv1.StatefulSet) {
 	t.Helper()
-	_, err := client.AppsV1().StatefulSets(t.namespace).Create(t.ctx(), set, metav1.CreateOptions{})
-	t.must(err)
+	_, err := harness.Client.AppsV1().StatefulSets(t.Namespace).Create(t.ctx(), set, metav1.CreateOptions{})
+	t.Must(err)
 	t.pod("web", with("web", "/data"))
 }
 
 // stop undoes start, and waits until no pod uses a claim.
 func (t *tenants) stop() {
 	t.Helper()
-	t.kubectl("delete", "statefulset/db", "pod/web")
+	t.Kubectl("delete", "statefulset/db", "pod/web")
 	t.each(func(m *move) { t.unused(m.claim) })()
 }
 
@@ -101,7 +103,7 @@ func (t *tenants) end() {
 	t.Helper()
 	for _, m := range t.moves {
 		volume := t.volume(m.claim).Name
-		t.must(letGo(t.ctx(), volume))
+		t.Must(letGo(t.ctx(), volume))
 		t.deleteClaim(m.claim)
 		t.volumeGone(volume)
 	}
@@ -111,7 +113,7 @@ func (t *tenants) end() {
 func (s *scenario) checksums(pod string) string {
 	s.Helper()
 	out, err := s.exec(pod, "cd /data && find . -type f -exec sha256sum {} + | sort")
-	s.must(err)
+	s.Must(err)
 	return out
 }
 
@@ -128,17 +130,17 @@ func lostObjects(s *scenario) {
 	content := s.content("taken")
 	handle := s.field("volumesnapshotcontent", content, ".status.snapshotHandle")
 	_, err := s.exec(pod, "echo later >/data/later && sync")
-	s.must(err)
+	s.Must(err)
 	t.files[1] = s.summary(pod)
 
 	set := t.theSet()
-	s.kubectl("patch", "volumesnapshotcontent", content, "--type=merge", "--patch", `{"spec":{"deletionPolicy":"Retain"}}`)
+	s.Kubectl("patch", "volumesnapshotcontent", content, "--type=merge", "--patch", `{"spec":{"deletionPolicy":"Retain"}}`)
 	t.loseObjects()
-	s.kubectl("delete", "volumesnapshotcontent", content)
+	s.Kubectl("delete", "volumesnapshotcontent", content)
 	for _, n := range nodes() {
 		out, err := s.printObjects(n)
-		s.must(err)
-		s.note += fmt.Sprintf(" [%s: %d objects]", n.name, strings.Count(out, "created"))
+		s.Must(err)
+		s.Note += fmt.Sprintf(" [%s: %d objects]", n.name, strings.Count(out, "created"))
 	}
 	t.start(set)
 	t.found()
@@ -147,18 +149,18 @@ func lostObjects(s *scenario) {
 	if got := s.field("volumesnapshotcontent", content, ".status.snapshotHandle"); got != handle {
 		s.Fatalf("the snapshot was %s and is %s", handle, got)
 	}
-	s.claim("restored", s.class(map[string]string{"copy": "allowed"}), "64Mi", from("VolumeSnapshot", "taken"), sentTo(db.home))
+	s.Claim("restored", s.Class(map[string]string{"copy": "allowed"}), "64Mi", from("VolumeSnapshot", "taken"), sentTo(db.home))
 	s.pod("restored", with("restored", "/data"))
 	s.running("restored")
 	if got := s.checksums("restored"); got != then {
 		s.Fatalf("the restored volume has\n%s\nand not\n%s", got, then)
 	}
-	s.kubectl("delete", "volumesnapshot", "taken")
+	s.Kubectl("delete", "volumesnapshot", "taken")
 	if list, err := s.inDriver(db.home, "snapshot", "list", "--json"); err != nil || !strings.Contains(list, handle) {
 		s.Fatalf("%v: the snapshots are\n%s", err, list)
 	}
-	s.kubectl("patch", "volumesnapshotcontent", content, "--type=merge", "--patch", `{"spec":{"deletionPolicy":"Delete"}}`)
-	s.kubectl("delete", "volumesnapshotcontent", content, "--timeout", patience.String())
+	s.Kubectl("patch", "volumesnapshotcontent", content, "--type=merge", "--patch", `{"spec":{"deletionPolicy":"Delete"}}`)
+	s.Kubectl("delete", "volumesnapshotcontent", content, "--timeout", harness.Patience.String())
 	if list, err := s.inDriver(db.home, "snapshot", "list", "--json"); err != nil || strings.Contains(list, handle) {
 		s.Fatalf("%v: the snapshots are\n%s", err, list)
 	}
@@ -176,7 +178,7 @@ func (m *move) mend() {
 	p.done()
 	m.claimIs(corev1.ClaimBound)
 	_, err := m.inDriver(m.scenario.home(empty), "volume", "delete", empty.Spec.CSI.VolumeHandle)
-	m.must(err)
+	m.Must(err)
 }
 
 // workloadsFirst creates the workloads before the lost objects.
@@ -186,12 +188,12 @@ func workloadsFirst(s *scenario) {
 	t := s.tenants("rootcellar")
 	set := t.theSet()
 	t.loseObjects()
-	s.claim("web", "rootcellar", "64Mi")
+	s.Claim("web", "rootcellar", "64Mi")
 	t.start(set)
 	t.each(func(m *move) { s.says(s.userOf(m.claim).Name, "ls -A /data && echo new >/data/new", "") })()
 	for _, n := range nodes() {
 		out, err := s.printObjects(n)
-		if err == nil || !strings.Contains(out, "another one is of claim "+s.namespace) && !strings.Contains(out, "immutable") {
+		if err == nil || !strings.Contains(out, "another one is of claim "+s.Namespace) && !strings.Contains(out, "immutable") {
 			s.Fatalf("%v: the objects are\n%s", err, out)
 		}
 	}
@@ -220,14 +222,14 @@ func deletedNamespace(s *scenario) {
 	t.each(func(m *move) { s.phase(m.old.Name, corev1.VolumeReleased) })()
 	s.phase(second.Name, corev1.VolumeReleased)
 	web := t.moves[0]
-	s.claim("web", class, "64Mi")
+	s.Claim("web", class, "64Mi")
 	s.pod("web", with("web", "/data"))
 	s.running("web")
 
 	refused := s.runbook("Restore a deleted namespace")
 	refused.skip("volume undelete")
 	refused.fails("Released", "several volumes of claim twice")
-	s.kubectl("delete", "pv", first.Name)
+	s.Kubectl("delete", "pv", first.Name)
 	p := s.runbook("Restore a deleted namespace")
 	p.skip("volume undelete")
 	p.step("Released")
@@ -236,7 +238,7 @@ func deletedNamespace(s *scenario) {
 	web.mend()
 	t.start(set)
 	t.found()
-	s.claim("twice", class, "64Mi")
+	s.Claim("twice", class, "64Mi")
 	s.pod("twice", with("twice", "/data"))
 	s.running("twice")
 	s.says("twice", "cat /data/file", "kept")
@@ -245,8 +247,8 @@ func deletedNamespace(s *scenario) {
 	}
 
 	_, err := s.inDriver(s.home(first), "volume", "delete", first.Spec.CSI.VolumeHandle)
-	s.must(err)
-	s.must(letGo(s.ctx(), second.Name))
+	s.Must(err)
+	s.Must(letGo(s.ctx(), second.Name))
 	s.deleteWithClaims("twice")
 	t.stop()
 	t.end()
@@ -271,7 +273,7 @@ func (s *scenario) powerOff(line string) (back func()) {
 		while ctr tasks list | grep -q RUNNING; do sleep 0.2; done
 		awk -v below="$KUBELET_DIR/" 'index($5, below) == 1 { print $5 }' /proc/self/mountinfo | tac | xargs --no-run-if-empty umount
 		`+line)
-	s.must(err)
+	s.Must(err)
 	return back
 }
 
@@ -280,7 +282,7 @@ func (s *scenario) loseRoot(files string) {
 	s.Helper()
 	life := s.driverLife()
 	s.reboot(`test -n "$(ls -A ` + stateDir + `)"; rm -r ` + stateDir + ` "$KUBELET_DIR"/* ` + files)
-	s.eventually("the driver was started again", patience, func() string {
+	s.Eventually("the driver was started again", harness.Patience, func() string {
 		if s.driverLife() == life {
 			return life
 		}
@@ -296,14 +298,14 @@ func reimagedNode(s *scenario) {
 	s.podWithFile("kept", "rootcellar", at(node1))
 	life := s.container("kept")
 	pools, err := s.inDriver(node1, "pool", "list")
-	s.must(err)
+	s.Must(err)
 	_, err = s.inDriver(node1, "pool", "cordon", "default")
-	s.must(err)
+	s.Must(err)
 	s.loseRoot("")
 	if got, err := s.inDriver(node1, "pool", "list"); err != nil || got != pools {
 		s.Fatalf("%v: the pools were\n%s\nand are\n%s", err, pools, got)
 	}
-	s.eventually("the pod was started again", patience, func() string {
+	s.Eventually("the pod was started again", harness.Patience, func() string {
 		if s.container("kept") == life {
 			return life
 		}
@@ -329,7 +331,7 @@ func lostRootDisk(s *scenario) {
 	s.loseRoot(newPool + "/* " + newPool + "/.rootcellar")
 
 	s.event("Pod", s.users(t.moves[first].claim)[0].Name, "is not on this node now")
-	s.kubectl("delete", "pvc", "spare")
+	s.Kubectl("delete", "pvc", "spare")
 	s.event("PersistentVolume", spare.Name, "is not on this node now")
 	p := s.runbook("Lose a root disk", "PV="+spare.Name)
 	p.step("pool retire")
@@ -345,18 +347,18 @@ func lostRootDisk(s *scenario) {
 			continue
 		}
 		for _, pod := range s.users(m.claim) {
-			s.kubectl("delete", "pod", pod.Name)
+			s.Kubectl("delete", "pod", pod.Name)
 		}
 		s.volumeGone(m.old.Name)
 		if m.claim == "web" {
-			s.claim("web", "rootcellar", "64Mi")
+			s.Claim("web", "rootcellar", "64Mi")
 		}
 		s.says(s.userOf(m.claim).Name, "ls -A /data", "")
 	}
 	// The pool in its place takes volumes.
 	s.podWithFile("spare", "rootcellar", at(node1))
 	s.deleteWithClaims("spare")
-	s.kubectl("delete", "statefulset/db", "deployment/web")
+	s.Kubectl("delete", "statefulset/db", "deployment/web")
 	t.each(func(m *move) { s.unused(m.claim) })()
 	t.end()
 }
@@ -366,7 +368,7 @@ func lostRootDisk(s *scenario) {
 // Proves: K1.
 func renamedNode(s *scenario) {
 	t := s.tenants("rootcellar")
-	s.must(os.WriteFile(filepath.Join(os.Getenv("RUN"), "node3.pid"), []byte(node1.pid), 0o600))
+	s.Must(os.WriteFile(filepath.Join(harness.Run, "node3.pid"), []byte(node1.pid), 0o600))
 	other := nodeNamed("node3")
 	home := slices.IndexFunc(t.moves, func(m *move) bool { return m.home == node1 })
 	if home < 0 {
@@ -385,7 +387,7 @@ func renamedNode(s *scenario) {
 		s.deleteSnapshot("taken")
 	}
 	s.driverReady()
-	s.kubectl("delete", "statefulset/db", "deployment/web")
+	s.Kubectl("delete", "statefulset/db", "deployment/web")
 	t.each(func(m *move) { s.unused(m.claim) })()
 	t.end()
 }
@@ -395,11 +397,11 @@ func (s *scenario) rename(was, is node) {
 	s.Helper()
 	p := s.runbook("Rename a node", "NODE="+was.name)
 	p.step("drain")
-	s.reboot("echo " + is.name + " >" + filepath.Join(os.Getenv("RUN"), node1.name, "name"))
+	s.reboot("echo " + is.name + " >" + filepath.Join(harness.Run, node1.name, "name"))
 	p.step("delete node")
 	p.done()
-	s.eventually("the driver is ready on "+is.name, patience, func() string {
-		pods := s.kubectl("--namespace", system, "get", "pods", "--field-selector", "spec.nodeName="+is.name,
+	s.Eventually("the driver is ready on "+is.name, harness.Patience, func() string {
+		pods := s.Kubectl("--namespace", harness.System, "get", "pods", "--field-selector", "spec.nodeName="+is.name,
 			"--selector", "app.kubernetes.io/name=rootcellar", "--output", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
 		if pods != "True" {
 			return pods

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var sets = []entry{
@@ -57,7 +59,7 @@ spec:
 
 // Proves: K2.
 func setComesBack(s *scenario) {
-	s.apply(fourReplicas)
+	s.Apply(fourReplicas)
 	before := s.replicas(4)
 	count := map[string]int{}
 	for name, replica := range before {
@@ -70,13 +72,13 @@ func setComesBack(s *scenario) {
 		s.Fatalf("they are spread %v", count)
 	}
 
-	s.kubectl("scale", "statefulset", "shard", "--replicas", "1")
+	s.Kubectl("scale", "statefulset", "shard", "--replicas", "1")
 	s.live("app=shard", 1)
 	// The claim of a replica that was scaled down is deleted. Only that replica starts empty.
 	lost := s.volume("data-shard-3").Name
 	s.deleteClaim("data-shard-3")
 	s.volumeGone(lost)
-	s.kubectl("scale", "statefulset", "shard", "--replicas", "4")
+	s.Kubectl("scale", "statefulset", "shard", "--replicas", "4")
 	after := s.replicas(4)
 	if after["shard-3"].born == before["shard-3"].born {
 		s.Fatalf("shard-3 has data of a deleted claim: %s", after["shard-3"].born)
@@ -96,7 +98,7 @@ func (s *scenario) replicas(count int) map[string]replica {
 	found := map[string]replica{}
 	for _, name := range s.live("app=shard", count) {
 		born, err := s.exec(name, "cat /data/born")
-		s.must(err)
+		s.Must(err)
 		found[name] = replica{s.runningOn(name).name, born}
 	}
 	return found
@@ -104,8 +106,8 @@ func (s *scenario) replicas(count int) map[string]replica {
 
 // Proves: K2.
 func twoClaims(s *scenario) {
-	s.claim("one", "rootcellar", "16Mi")
-	s.claim("two", "rootcellar", "16Mi")
+	s.Claim("one", "rootcellar", "16Mi")
+	s.Claim("two", "rootcellar", "16Mi")
 	s.pod("pod", with("one", "/one"), with("two", "/two"))
 	home := s.runningOn("pod")
 	s.says("pod", "echo one > /one/file; echo two > /two/file; cat /one/file /two/file", "one\ntwo")
@@ -119,7 +121,7 @@ func twoClaims(s *scenario) {
 	s.deletePod("pod")
 
 	// No node can run one pod with claims on different nodes.
-	s.claim("far", s.class(nil, immediate, only(home.other().name)), "16Mi")
+	s.Claim("far", s.Class(nil, immediate, only(home.other().name)), "16Mi")
 	s.volume("far")
 	s.pod("torn", with("one", "/one"), with("far", "/far"))
 	s.unscheduled("torn", "2 node(s) didn't match PersistentVolume's node affinity")
@@ -132,10 +134,10 @@ func twoClaims(s *scenario) {
 //
 // Proves: K4.
 func ephemeralGoes(s *scenario) {
-	text, err := os.ReadFile(filepath.Join(root, "deploy/examples/scratch/runner.yaml"))
-	s.must(err)
+	text, err := os.ReadFile(filepath.Join(harness.Root, "deploy/examples/scratch/runner.yaml"))
+	s.Must(err)
 	example := strings.Replace(string(text), "storage: 1Gi", "storage: 64Mi", 1)
-	s.apply(example)
+	s.Apply(example)
 	home := s.runningOn("runner")
 	s.says("runner", "ls", "started")
 	s.refused("runner", "dd if=/dev/zero of=more bs=1M count=64", "No space left on device")
@@ -144,12 +146,12 @@ func ephemeralGoes(s *scenario) {
 
 	s.deletePod("runner")
 	s.gone("the claim of the pod", func() error {
-		_, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.ctx(), "runner-scratch", metav1.GetOptions{})
+		_, err := harness.Client.CoreV1().PersistentVolumeClaims(s.Namespace).Get(s.ctx(), "runner-scratch", metav1.GetOptions{})
 		return err
 	})
 	s.volumeGone(first)
 	s.reclaimed(home, "default", first)
-	s.apply(example)
+	s.Apply(example)
 	s.running("runner")
 	s.says("runner", "ls", "started")
 }
@@ -158,9 +160,9 @@ func ephemeralGoes(s *scenario) {
 //
 // Proves: A1.
 func sharedExample(s *scenario) {
-	example := filepath.Join(root, "deploy/examples/shared")
-	s.kubectl("apply", "-f", example)
-	s.kubectl("rollout", "status", "deployment/shared", "--timeout", patience.String())
+	example := filepath.Join(harness.Root, "deploy/examples/shared")
+	s.Kubectl("apply", "-f", example)
+	s.Kubectl("rollout", "status", "deployment/shared", "--timeout", harness.Patience.String())
 	names := s.live("app=shared", 2)
 	home := s.home(s.volume("shared"))
 	for _, name := range names {
@@ -170,23 +172,23 @@ func sharedExample(s *scenario) {
 	}
 	slices.Sort(names)
 	// A pod is ready before its first command has ended.
-	s.eventually("both pods have written", patience, func() string {
+	s.Eventually("both pods have written", harness.Patience, func() string {
 		got, err := s.exec(names[0], "sort /data/pods")
-		s.must(err)
+		s.Must(err)
 		if got != strings.Join(names, "\n") {
 			return got
 		}
 		return ""
 	})
 	volume := s.volume("shared").Name
-	s.kubectl("delete", "-f", example)
+	s.Kubectl("delete", "-f", example)
 	s.volumeGone(volume)
 }
 
 // Proves: A1.
 func sharedOnOneNode(s *scenario) {
-	class := s.class(map[string]string{"sharing": "node"})
-	s.claim("data", class, "16Mi", mode(corev1.ReadWriteMany))
+	class := s.Class(map[string]string{"sharing": "node"})
+	s.Claim("data", class, "16Mi", mode(corev1.ReadWriteMany))
 	s.pod("one", with("data", "/data"))
 	home := s.runningOn("one")
 	s.pod("two", with("data", "/data"))
@@ -199,7 +201,7 @@ func sharedOnOneNode(s *scenario) {
 	s.pod("stray", with("data", "/data"), at(home.other()))
 	s.unscheduled("stray", "didn't match PersistentVolume's node affinity")
 
-	s.claim("refused", "rootcellar", "16Mi", mode(corev1.ReadWriteMany))
+	s.Claim("refused", "rootcellar", "16Mi", mode(corev1.ReadWriteMany))
 	s.pod("refused", with("refused", "/data"))
 	s.event("PersistentVolumeClaim", "refused", "sharing=node")
 	s.pending("refused", 5*time.Second)

@@ -13,6 +13,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var snapshots = []entry{
@@ -49,7 +51,7 @@ func (s *scenario) snapshot(name, claim string) {
 
 func (s *scenario) snapshotBy(class, name, claim string) {
 	s.Helper()
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshot
 metadata: {name: %q}
@@ -59,23 +61,23 @@ spec: {volumeSnapshotClassName: %q, source: {persistentVolumeClaimName: %q}}`, n
 // snapshotClass creates a VolumeSnapshotClass that is deleted after the scenario, and returns its name.
 func (s *scenario) snapshotClass(parameters string) string {
 	s.Helper()
-	s.apply(fmt.Sprintf(`
+	s.Apply(fmt.Sprintf(`
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: %q}
 driver: %s
 deletionPolicy: Delete
-parameters: %s`, s.namespace, driver, parameters))
+parameters: %s`, s.Namespace, harness.Driver, parameters))
 	s.Cleanup(func() {
-		_, _ = command(context.Background(), "kubectl", "delete", "volumesnapshotclass", s.namespace, "--ignore-not-found")
+		_, _ = harness.Command(context.Background(), "kubectl", "delete", "volumesnapshotclass", s.Namespace, "--ignore-not-found")
 	})
-	return s.namespace
+	return s.Namespace
 }
 
 // forbidden waits until a snapshot reports why it is not taken.
 func (s *scenario) forbidden(name string, texts ...string) {
 	s.Helper()
-	s.eventually("snapshot "+name+" says why it waits", patience, func() string {
+	s.Eventually("snapshot "+name+" says why it waits", harness.Patience, func() string {
 		if said := s.field("volumesnapshot", name, ".status.error.message"); !holdsAll(said, texts) {
 			return said + " is what it says"
 		}
@@ -86,7 +88,7 @@ func (s *scenario) forbidden(name string, texts ...string) {
 // field returns a field of an object as kubectl prints it, or an empty string.
 func (s *scenario) field(kind, name, path string) string {
 	s.Helper()
-	return s.kubectl("get", kind, name, "--output", "jsonpath={"+path+"}")
+	return s.Kubectl("get", kind, name, "--output", "jsonpath={"+path+"}")
 }
 
 // deleteSnapshotAndClaims deletes pods with their claims, then a snapshot.
@@ -106,7 +108,7 @@ func (s *scenario) take(name, claim string) {
 // taken waits until a snapshot is ready to be restored from.
 func (s *scenario) taken(name string) {
 	s.Helper()
-	s.eventually("snapshot "+name+" is ready", patience, func() string {
+	s.Eventually("snapshot "+name+" is ready", harness.Patience, func() string {
 		if s.field("volumesnapshot", name, ".status.readyToUse") == "true" {
 			return ""
 		}
@@ -118,7 +120,7 @@ func (s *scenario) taken(name string) {
 func (s *scenario) content(snapshot string) string {
 	s.Helper()
 	var content string
-	s.eventually("snapshot "+snapshot+" has a content", patience, func() string {
+	s.Eventually("snapshot "+snapshot+" has a content", harness.Patience, func() string {
 		if content = s.field("volumesnapshot", snapshot, ".status.boundVolumeSnapshotContentName"); content == "" {
 			return "none"
 		}
@@ -131,15 +133,15 @@ func (s *scenario) content(snapshot string) string {
 func (s *scenario) deleteSnapshot(name string) {
 	s.Helper()
 	content := s.content(name)
-	s.kubectl("delete", "volumesnapshot", name, "--timeout", patience.String())
-	s.kubectl("wait", "volumesnapshotcontent/"+content, "--for=delete", "--timeout", patience.String())
+	s.Kubectl("delete", "volumesnapshot", name, "--timeout", harness.Patience.String())
+	s.Kubectl("wait", "volumesnapshotcontent/"+content, "--for=delete", "--timeout", harness.Patience.String())
 }
 
 // snapshotsOnDisk returns the snapshots of a pool on a node that belong to the scenario's namespace, by their records.
 func (s *scenario) snapshotsOnDisk(n node, pool string) []string {
 	s.Helper()
 	records, err := filepath.Glob(n.path(poolPath(pool) + "/snapshots/*/snapshot.json"))
-	s.must(err)
+	s.Must(err)
 	var found []string
 	for _, record := range records {
 		text, err := os.ReadFile(record)
@@ -147,8 +149,8 @@ func (s *scenario) snapshotsOnDisk(n node, pool string) []string {
 			// It was deleted meanwhile.
 			continue
 		}
-		s.must(err)
-		if strings.Contains(string(text), `"`+s.namespace+`"`) {
+		s.Must(err)
+		if strings.Contains(string(text), `"`+s.Namespace+`"`) {
 			found = append(found, filepath.Dir(record))
 		}
 	}
@@ -169,7 +171,7 @@ func from(kind, name string) func(*corev1.PersistentVolumeClaim) {
 func (b *beating) prefix(pod string) int {
 	b.Helper()
 	text, err := b.exec(pod, "cat /data/beats")
-	b.must(err)
+	b.Must(err)
 	return b.check(text + "\n")
 }
 
@@ -177,7 +179,7 @@ func (b *beating) prefix(pod string) int {
 func snapshotOfRunning(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
-		class := s.class(map[string]string{"pool": place.pool})
+		class := s.Class(map[string]string{"pool": place.pool})
 		writer := s.beats("writer-"+place.pool, class, place.node)
 		before := writer.count()
 		s.take("of-"+place.pool, writer.pod)
@@ -188,7 +190,7 @@ func snapshotOfRunning(s *scenario) {
 		writer.goesOn()
 
 		restored := "restored-" + place.pool
-		s.claim(restored, class, "25Mi", from("VolumeSnapshot", "of-"+place.pool))
+		s.Claim(restored, class, "25Mi", from("VolumeSnapshot", "of-"+place.pool))
 		s.pod(restored, with(restored, "/data"), at(place.node))
 		s.running(restored)
 		if count := writer.prefix(restored); count < before || count > after {
@@ -209,20 +211,20 @@ func snapshotOfRunning(s *scenario) {
 //
 // Proves: K10.
 func copiesAreSteered(s *scenario) {
-	class := s.class(map[string]string{"pool": "reflink"})
+	class := s.Class(map[string]string{"pool": "reflink"})
 	s.freeSpaceEverywhere(class)
 	home := s.podWithFile("source", class)
 	s.take("taken", "source")
 	s.says("source", "echo second > /data/file && sync && cat /data/file", "second")
 
-	s.claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
-	s.claim("cloned", class, "64Mi", from("PersistentVolumeClaim", "source"))
+	s.Claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
+	s.Claim("cloned", class, "64Mi", from("PersistentVolumeClaim", "source"))
 	for name, content := range map[string]string{"restored": "kept", "cloned": "second"} {
 		s.pod(name, with(name, "/data"), at(home.other()))
 		s.event("PersistentVolumeClaim", name, "ResourceExhausted", "is not on this node")
-		s.always("the pod waits", 5*time.Second, func() string {
-			pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), name, metav1.GetOptions{})
-			s.must(err)
+		s.Always("the pod waits", 5*time.Second, func() string {
+			pod, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), name, metav1.GetOptions{})
+			s.Must(err)
 			if pod.Spec.NodeName != "" {
 				return "it is on " + pod.Spec.NodeName
 			}
@@ -239,7 +241,7 @@ func copiesAreSteered(s *scenario) {
 			s.Fatalf("the copy says it is on %s", got.name)
 		}
 	}
-	if found := s.directories(home.other(), "reflink", s.namespace+"_"); len(found) > 0 {
+	if found := s.directories(home.other(), "reflink", s.Namespace+"_"); len(found) > 0 {
 		s.Fatalf("left on the wrong node: %q", found)
 	}
 	s.deleteSnapshotAndClaims("taken", "source", "restored", "cloned")
@@ -251,18 +253,18 @@ func copiesAreSteered(s *scenario) {
 //
 // Proves: K10.
 func claimIsSteered(s *scenario) {
-	class := s.class(map[string]string{"pool": "reflink"})
+	class := s.Class(map[string]string{"pool": "reflink"})
 	s.freeSpaceEverywhere(class)
 	for _, home := range nodes() {
 		source, early, late := "source-"+home.name, "early-"+home.name, "late-"+home.name
 		s.podWithFile(source, class, at(home))
 		s.take(source, source)
 		// One claim is bound before its pod exists. The other claim is created together with its pod.
-		s.claim(early, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
+		s.Claim(early, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
 		if got := s.home(s.volume(early)); got != home {
 			s.Fatalf("the copy is on %s, its snapshot on %s", got.name, home.name)
 		}
-		s.claim(late, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
+		s.Claim(late, class, "64Mi", from("VolumeSnapshot", source), sentTo(home))
 		for _, name := range []string{early, late} {
 			s.pod(name, with(name, "/data"))
 			if got := s.runningOn(name); got != home {
@@ -279,7 +281,7 @@ func claimIsSteered(s *scenario) {
 func sourceDeletedFirst(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
-		class := s.class(map[string]string{"pool": place.pool})
+		class := s.Class(map[string]string{"pool": place.pool})
 		s.podWithFile("source", class, at(place.node))
 		s.take("taken", "source")
 		source := s.volume("source").Name
@@ -287,7 +289,7 @@ func sourceDeletedFirst(s *scenario) {
 		s.volumeGone(source)
 		s.reclaimed(place.node, place.pool, source)
 
-		s.claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
+		s.Claim("restored", class, "64Mi", from("VolumeSnapshot", "taken"))
 		s.pod("restored", with("restored", "/data"), at(place.node))
 		s.running("restored")
 		s.deleteSnapshot("taken")
@@ -306,14 +308,14 @@ func sourceDeletedFirst(s *scenario) {
 func snapshotDeletedUnderRestore(s *scenario) {
 	s.onFast()
 	for _, place := range copying {
-		class := s.class(map[string]string{"pool": place.pool})
-		s.claim("source", class, "64Mi")
+		class := s.Class(map[string]string{"pool": place.pool})
+		s.Claim("source", class, "64Mi")
 		s.pod("source", with("source", "/data"), at(place.node))
 		s.running("source")
 		s.says("source", "dd if=/dev/zero of=/data/file bs=1M count=16 2>/dev/null; sync; wc -c < /data/file", "16777216")
 		s.take("taken", "source")
 		for _, name := range []string{"early", "late"} {
-			s.claim(name, class, "64Mi", from("VolumeSnapshot", "taken"))
+			s.Claim(name, class, "64Mi", from("VolumeSnapshot", "taken"))
 			s.pod(name, with(name, "/data"), at(place.node))
 			s.running(name)
 		}
@@ -327,16 +329,16 @@ func snapshotDeletedUnderRestore(s *scenario) {
 
 // Proves: SN4.
 func restoresToOtherSizes(s *scenario) {
-	class := s.class(map[string]string{"pool": "reflink"})
+	class := s.Class(map[string]string{"pool": "reflink"})
 	home := s.podWithFile("source", class)
 	s.take("taken", "source")
 	if size := s.field("volumesnapshot", "taken", ".status.restoreSize"); size != "64Mi" {
 		s.Fatalf("the snapshot says it needs %s", size)
 	}
-	s.claim("smaller", class, "32Mi", from("VolumeSnapshot", "taken"))
+	s.Claim("smaller", class, "32Mi", from("VolumeSnapshot", "taken"))
 	s.pod("smaller", with("smaller", "/data"), at(home))
 	s.event("PersistentVolumeClaim", "smaller", "less than the size")
-	s.claim("larger", class, "128Mi", from("VolumeSnapshot", "taken"))
+	s.Claim("larger", class, "128Mi", from("VolumeSnapshot", "taken"))
 	s.pod("larger", with("larger", "/data"), at(home))
 	s.running("larger")
 	s.says("larger", "cat /data/file", "kept")
@@ -351,7 +353,7 @@ func restoresToOtherSizes(s *scenario) {
 //
 // Proves: SN8.
 func forbiddenSnapshots(s *scenario) {
-	class := s.class(map[string]string{"copy": "allowed"})
+	class := s.Class(map[string]string{"copy": "allowed"})
 	s.podWithFile("source", class, at(node1))
 	s.snapshot("shared", "source")
 	s.forbidden("shared", "InvalidArgument", "pool default is on ext4", "copy: allowed")
@@ -361,7 +363,7 @@ func forbiddenSnapshots(s *scenario) {
 	s.forbidden("unused", "FailedPrecondition", "is published at")
 	s.deletePod("source")
 	s.taken("unused")
-	s.claim("restored", class, "64Mi", from("VolumeSnapshot", "unused"))
+	s.Claim("restored", class, "64Mi", from("VolumeSnapshot", "unused"))
 	s.pod("restored", with("restored", "/data"), at(node1))
 	s.running("restored")
 	s.says("restored", "cat /data/file", "kept")
@@ -385,7 +387,7 @@ func (s *scenario) manually(manual, heading string, words ...string) string {
 	s.Helper()
 	config := filepath.Join(s.TempDir(), "kubeconfig")
 	commands := fmt.Sprintf("kubectl config view --raw > %[1]s\nexport KUBECONFIG=%[1]s\nkubectl config set-context --current --namespace %[2]s\n",
-		config, s.namespace)
+		config, s.Namespace)
 	_, section, found := strings.Cut("\n"+s.section(manual, bySection[manual]), "\n### "+heading+"\n")
 	if !found {
 		s.Fatalf("%s has nothing about %q", manual, heading)
@@ -394,14 +396,14 @@ func (s *scenario) manually(manual, heading string, words ...string) string {
 	for _, block := range shellBlock.FindAllStringSubmatch(section, -1) {
 		commands += block[2]
 	}
-	return s.administrator(root, strings.NewReplacer(words...).Replace(commands))
+	return s.administrator(harness.Root, strings.NewReplacer(words...).Replace(commands))
 }
 
 // snapshotsByTheManual has its source on the node whose disk shares blocks, and no controller.
 //
 // Proves: K1.
 func snapshotsByTheManual(s *scenario) {
-	s.claim("cellar", "rootcellar", "1Gi")
+	s.Claim("cellar", "rootcellar", "1Gi")
 	s.pod("cellar", with("cellar", "/data"), at(node2))
 	s.running("cellar")
 	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
@@ -419,9 +421,9 @@ func snapshotsByTheManual(s *scenario) {
 // controller changes the snapshot-controller while none of it runs, so that no old replica keeps the leadership.
 func (s *scenario) controller(patch string) {
 	s.Helper()
-	kube := func(arguments ...string) { s.kubectl(append([]string{"--namespace", "kube-system"}, arguments...)...) }
+	kube := func(arguments ...string) { s.Kubectl(append([]string{"--namespace", "kube-system"}, arguments...)...) }
 	kube("scale", "deployment/snapshot-controller", "--replicas", "0")
-	kube("wait", "pod", "--selector", "app.kubernetes.io/name=snapshot-controller", "--for=delete", "--timeout", patience.String())
+	kube("wait", "pod", "--selector", "app.kubernetes.io/name=snapshot-controller", "--for=delete", "--timeout", harness.Patience.String())
 	kube("patch", "deployment", "snapshot-controller", "--type", "json", "--patch", patch)
 	kube("scale", "deployment/snapshot-controller", "--replicas", "1")
 }
@@ -433,7 +435,7 @@ func (s *scenario) withoutFlag() {
 	s.Helper()
 	s.controller(fmt.Sprintf(`[{"op": "test", "path": "%[1]s/2", "value": %[2]q}, {"op": "remove", "path": "%[1]s/2"}]`, arguments, flag))
 	s.Cleanup(func() {
-		if _, err := command(context.Background(), filepath.Join(root, "e2e/cluster/install.sh")); err != nil {
+		if _, err := harness.Command(context.Background(), filepath.Join(harness.Root, "e2e/cluster/install.sh")); err != nil {
 			s.Error(err)
 		}
 	})
@@ -445,7 +447,7 @@ func (s *scenario) withoutFlag() {
 func snapshotsByTheController(s *scenario) {
 	s.withoutFlag()
 	s.install("--set", "fleet.enabled=true")
-	s.claim("cellar", "rootcellar", "1Gi")
+	s.Claim("cellar", "rootcellar", "1Gi")
 	s.pod("cellar", with("cellar", "/data"), at(node2))
 	s.running("cellar")
 	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
@@ -459,7 +461,7 @@ func snapshotsByTheController(s *scenario) {
 		}
 	}
 	// The scheduler may have named the right node for these. Without a pod only the controller does.
-	s.claim("alone", "rootcellar", "1Gi", from("VolumeSnapshot", "cellar"))
+	s.Claim("alone", "rootcellar", "1Gi", from("VolumeSnapshot", "cellar"))
 	if got := s.home(s.volume("alone")); got != node2 {
 		s.Fatalf("the copy is on %s", got.name)
 	}
@@ -474,11 +476,11 @@ func snapshotsByTheController(s *scenario) {
 // Proves: K1.
 func snapshotOfNobody(s *scenario) {
 	s.withoutFlag()
-	class := s.class(map[string]string{"pool": "reflink"})
+	class := s.Class(map[string]string{"pool": "reflink"})
 	home := s.podWithFile("source", class)
 	s.snapshot("taken", "source")
 	content := s.content("taken")
-	s.always("nobody takes it", 5*time.Second, func() string {
+	s.Always("nobody takes it", 5*time.Second, func() string {
 		if ready := s.field("volumesnapshot", "taken", ".status.readyToUse"); ready != "" && ready != "false" {
 			return ready
 		}

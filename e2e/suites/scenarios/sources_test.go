@@ -46,11 +46,11 @@ var foreigners = []foreign{
 // foreignVolume creates the directory with a file, the PersistentVolume and the claim, and returns the move.
 func (s *scenario) foreignVolume(f foreign) *move {
 	s.Helper()
-	volume := s.namespace + "-" + f.claim
-	words := strings.NewReplacer("NAMESPACE", s.namespace, "CLAIM", f.claim, "VOLUME", volume)
+	volume := s.Namespace + "-" + f.claim
+	words := strings.NewReplacer("NAMESPACE", s.Namespace, "CLAIM", f.claim, "VOLUME", volume)
 	path := filepath.Join(oldDisk, words.Replace(f.directory))
 	_, err := s.on(node1, "sh", "-euc", "umask 0; mkdir -p "+path+"; echo of "+f.claim+" >"+path+"/file")
-	s.must(err)
+	s.Must(err)
 	var source corev1.PersistentVolumeSource
 	switch f.kind {
 	case "hostPath":
@@ -70,15 +70,15 @@ func (s *scenario) foreignVolume(f foreign) *move {
 			volume.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Key = f.key
 		}
 	})
-	return &move{scenario: s, claim: f.claim, home: node1, path: path, old: *s.volume(f.claim), before: *s.theClaim(f.claim)}
+	return &move{scenario: s, claim: f.claim, home: node1, path: path, old: *s.volume(f.claim), before: *s.TheClaim(f.claim)}
 }
 
 // Proves: IM1.
 func otherSystems(s *scenario) {
 	_, err := s.shell("kubectl", "label", "nodes", "--all", "--overwrite", "topology.hostpath.csi/node=other")
-	s.must(err)
+	s.Must(err)
 	_, err = s.shell("kubectl", "label", "node", "node1", "--overwrite", "topology.hostpath.csi/node=node1")
-	s.must(err)
+	s.Must(err)
 	var moves []*move
 	for _, f := range foreigners {
 		m := s.foreignVolume(f)

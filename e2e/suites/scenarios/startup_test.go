@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"rootcellar.dev/e2e/suites/harness"
 	"rootcellar.dev/e2e/suites/measure"
 )
 
@@ -48,7 +49,7 @@ type workload struct {
 
 // TestStartup is no scenario. It measures, and leaves the rows of benches/results/startup*.tsv.
 func TestStartup(t *testing.T) {
-	t.Cleanup(count)
+	t.Cleanup(harness.Count)
 	title := fmt.Sprintf("the time from claim to Running, beside pods with emptyDir, %d at once", crowd)
 	t.Run(title, func(t *testing.T) { play(t, entry{title, startup}) })
 }
@@ -57,7 +58,7 @@ func TestStartup(t *testing.T) {
 func startup(s *scenario) {
 	s.install(strings.Fields(os.Getenv("CHART"))...)
 	s.driverReady()
-	copies := storage{"rootcellar", s.class(map[string]string{"pool": "reflink"}), "source"}
+	copies := storage{"rootcellar", s.Class(map[string]string{"pool": "reflink"}), "source"}
 	s.podWithFile("source", copies.class, at(node1))
 	s.says("source", "cd /data && for i in $(seq 1000); do echo $i >file$i; done && sync && ls | wc -l", "1001")
 	s.take(copies.snapshot, "source")
@@ -82,7 +83,7 @@ func startup(s *scenario) {
 				s.statefulSet(int32(len(members)), of)
 			}
 		}, func() {
-			s.kubectl("delete", "statefulset", "set", "--cascade=orphan")
+			s.Kubectl("delete", "statefulset", "set", "--cascade=orphan")
 			s.endAll()
 		}},
 	}
@@ -106,17 +107,17 @@ func startup(s *scenario) {
 func (s *scenario) peer(name string) {
 	s.Helper()
 	if name == "local-path" {
-		(&scenario{T: s.T}).installLocalPath()
+		(&scenario{harness.In(s.T, "")}).installLocalPath()
 		return
 	}
-	s.kubectl("apply", "--filename", filepath.Join(os.Getenv("PEER_DIR"), name+".yaml"))
+	s.Kubectl("apply", "--filename", filepath.Join(os.Getenv("PEER_DIR"), name+".yaml"))
 }
 
 func worker(number int) string { return fmt.Sprint("worker", number) }
 
 // endAll deletes the measured pods and their claims.
 func (s *scenario) endAll() {
-	s.kubectl("delete", "pods,pvc", "--selector", "measured=yes", "--wait=false")
+	s.Kubectl("delete", "pods,pvc", "--selector", "measured=yes", "--wait=false")
 }
 
 // measured is the label of the pods and claims that are measured.
@@ -126,7 +127,7 @@ var measured = map[string]string{"measured": "yes"}
 func (s *scenario) member(name string, of storage, changes ...func(*corev1.Pod)) {
 	s.Helper()
 	if of.class != "" {
-		s.claim(name, of.class, "64Mi", func(claim *corev1.PersistentVolumeClaim) {
+		s.Claim(name, of.class, "64Mi", func(claim *corev1.PersistentVolumeClaim) {
 			claim.Labels = measured
 			if of.snapshot != "" {
 				claim.Spec.DataSource = &corev1.TypedLocalObjectReference{
@@ -155,12 +156,12 @@ func (s *scenario) statefulSet(number int32, of storage) {
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: measured}, Spec: pod.Spec},
 	}}
 	if of.class != "" {
-		claim := newClaim("data", of.class, "64Mi")
+		claim := harness.NewClaim("data", of.class, "64Mi")
 		claim.Labels = measured
-		set.Spec.Template.Spec.Volumes, set.Spec.VolumeClaimTemplates = nil, []corev1.PersistentVolumeClaim{claim}
+		set.Spec.Template.Spec.Volumes, set.Spec.VolumeClaimTemplates = nil, []corev1.PersistentVolumeClaim{*claim}
 	}
-	_, err := client.AppsV1().StatefulSets(s.namespace).Create(s.ctx(), set, metav1.CreateOptions{})
-	s.must(err)
+	_, err := harness.Client.AppsV1().StatefulSets(s.Namespace).Create(s.ctx(), set, metav1.CreateOptions{})
+	s.Must(err)
 }
 
 // history follows the objects of the scenario, among which are some that are not measured.
@@ -182,7 +183,7 @@ var states = []struct{ name, by string }{
 func (s *scenario) watch() *history {
 	s.Helper()
 	h := &history{scenario: s}
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(s.namespace))
+	factory := informers.NewSharedInformerFactoryWithOptions(harness.Client, 0, informers.WithNamespace(s.Namespace))
 	core := factory.Core().V1()
 	for _, informer := range []cache.SharedIndexInformer{
 		core.Pods().Informer(), core.PersistentVolumeClaims().Informer(), core.PersistentVolumes().Informer(),
@@ -192,7 +193,7 @@ func (s *scenario) watch() *history {
 			UpdateFunc: func(_, object any) { h.see(object) },
 			DeleteFunc: h.miss,
 		})
-		s.must(err)
+		s.Must(err)
 	}
 	factory.Start(s.ctx().Done())
 	factory.WaitForCacheSync(s.ctx().Done())
@@ -216,7 +217,7 @@ func (h *history) see(object any) {
 			h.Reach("claim bound", object.Name)
 		}
 	case *corev1.PersistentVolume:
-		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.namespace {
+		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.Namespace {
 			h.Reach("volume made", claim.Name)
 		}
 	}
@@ -231,7 +232,7 @@ func (h *history) miss(object any) {
 	case *corev1.Pod:
 		h.Reach("pod removed", object.Name)
 	case *corev1.PersistentVolume:
-		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.namespace {
+		if claim := object.Spec.ClaimRef; claim != nil && claim.Namespace == h.Namespace {
 			h.Reach("volume removed", claim.Name)
 		}
 	}
@@ -242,7 +243,7 @@ func (h *history) miss(object any) {
 func (h *history) reached(state string, names []string) map[string]time.Time {
 	h.Helper()
 	var found map[string]time.Time
-	h.eventually(fmt.Sprint(len(names), " are ", state), patience, func() string {
+	h.Eventually(fmt.Sprint(len(names), " are ", state), harness.Patience, func() string {
 		var missing []string
 		if found, missing = h.Reached(state, names); len(missing) > 0 {
 			return fmt.Sprintf("%d are not: %s", len(missing), strings.Join(missing, " "))
@@ -309,8 +310,8 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 		audited = h.count(audited, m, 0)
 	}
 
-	pods, err := client.CoreV1().Pods(h.namespace).List(h.ctx(), metav1.ListOptions{LabelSelector: "measured=yes"})
-	h.must(err)
+	pods, err := harness.Client.CoreV1().Pods(h.Namespace).List(h.ctx(), metav1.ListOptions{LabelSelector: "measured=yes"})
+	h.Must(err)
 	var claims []string
 	for _, name := range work.pods {
 		claims = append(claims, work.prefix+name)
@@ -350,12 +351,12 @@ func (h *history) inSteps(names []string, before map[string]time.Time, m *measur
 }
 
 // auditLog is that of the API server.
-func auditLog() string { return filepath.Join(os.Getenv("RUN"), "log/audit") }
+func auditLog() string { return filepath.Join(harness.Run, "log/audit") }
 
 func (s *scenario) auditEnd() int64 {
 	s.Helper()
 	file, err := os.Stat(auditLog())
-	s.must(err)
+	s.Must(err)
 	return file.Size()
 }
 
@@ -364,10 +365,10 @@ func (s *scenario) auditEnd() int64 {
 func (s *scenario) count(begin int64, m *measurements, column int) int64 {
 	s.Helper()
 	file, err := os.Open(auditLog())
-	s.must(err)
+	s.Must(err)
 	defer file.Close()
 	_, err = file.Seek(begin, io.SeekStart)
-	s.must(err)
+	s.Must(err)
 	end := s.auditEnd()
 	lines := bufio.NewScanner(file)
 	for begin < end && lines.Scan() {
@@ -376,7 +377,7 @@ func (s *scenario) count(begin int64, m *measurements, column int) int64 {
 			Verb, UserAgent string
 			ObjectRef       struct{ Resource, Subresource string }
 		}
-		s.must(json.Unmarshal(lines.Bytes(), &event))
+		s.Must(json.Unmarshal(lines.Bytes(), &event))
 		// Such as kube-controller-manager/v1.37.2 (linux/amd64) kubernetes/0/system:serviceaccount:kube-system:a-controller.
 		program, rest, _ := strings.Cut(event.UserAgent, "/")
 		if program == "scenarios" || program == "kubectl" || event.Verb == "watch" {
@@ -395,7 +396,7 @@ func (s *scenario) count(begin int64, m *measurements, column int) int64 {
 		}
 		m.requests[key][column]++
 	}
-	s.must(lines.Err())
+	s.Must(lines.Err())
 	return begin
 }
 
@@ -428,7 +429,7 @@ func (s *scenario) write(m *measurements, works []workload, rounds int) {
 	rows["startup-calls"] = fmt.Sprintf("%s%.1f\t%.1f\n", begin, s.mean("CreateVolume"), s.mean("NodePublishVolume"))
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		fmt.Print(rows[name])
-		s.must(os.WriteFile(filepath.Join(os.Getenv("RUN"), name+".rows"), []byte(rows[name]), 0o644))
+		s.Must(os.WriteFile(filepath.Join(harness.Run, name+".rows"), []byte(rows[name]), 0o644))
 	}
 }
 
@@ -452,10 +453,10 @@ func (s *scenario) mean(call string) float64 {
 	sums := map[string]float64{}
 	for _, n := range nodes() {
 		text, err := s.page(n, "/metrics")
-		s.must(err)
+		s.Must(err)
 		for _, match := range line.FindAllStringSubmatch(text, -1) {
 			value, err := strconv.ParseFloat(match[2], 64)
-			s.must(err)
+			s.Must(err)
 			sums[match[1]] += value
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 var storms = []entry{
@@ -48,13 +50,13 @@ func (st *storm) strike(ctx context.Context, n node) {
 	pause(ctx, time.Duration(rand.IntN(1500))*time.Millisecond)
 	// The grace period is not 0, because the old registrar would then remove the socket of the new one.
 	soon := int64(1)
-	pods, err := client.CoreV1().Pods(system).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
+	pods, err := harness.Client.CoreV1().Pods(harness.System).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.name})
 	if err != nil {
 		return
 	}
 	for _, pod := range pods.Items {
 		// If it fails, the next round tries again.
-		_ = client.CoreV1().Pods(system).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &soon})
+		_ = harness.Client.CoreV1().Pods(harness.System).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &soon})
 	}
 	pause(ctx, 2*time.Second)
 }
@@ -69,7 +71,7 @@ func pause(ctx context.Context, length time.Duration) {
 // passes waits until the storm has killed this many processes, and ends it.
 func (st *storm) passes(s *scenario, kills int32) {
 	s.Helper()
-	s.eventually("the storm", patience, func() string {
+	s.Eventually("the storm", harness.Patience, func() string {
 		if count := st.kills.Load(); count < kills {
 			return fmt.Sprint(count, " kills")
 		}
@@ -103,21 +105,21 @@ func manyKills(s *scenario) {
 	storm.passes(s, 10)
 	s.driverReady()
 	s.nothingLeft()
-	s.note = fmt.Sprintf(": %d kills", kills+storm.kills.Load())
+	s.Note = fmt.Sprintf(": %d kills", kills+storm.kills.Load())
 }
 
 // oneVolumeEach waits until each of the claims has one PersistentVolume and one directory, and no others exist.
 func (s *scenario) oneVolumeEach(claims []string) {
 	s.Helper()
 	claims = slices.Sorted(slices.Values(claims))
-	s.eventually("each claim has one volume", patience, func() string {
+	s.Eventually("each claim has one volume", harness.Patience, func() string {
 		var bound, expected, found []string
 		for _, volume := range s.volumes() {
 			bound = append(bound, volume.Spec.ClaimRef.Name)
 			expected = append(expected, s.directories(s.home(&volume), "default", volume.Name)...)
 		}
 		for _, n := range nodes() {
-			found = append(found, s.directories(n, "default", s.namespace+"_")...)
+			found = append(found, s.directories(n, "default", s.Namespace+"_")...)
 		}
 		slices.Sort(bound)
 		slices.Sort(expected)

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // uninstalling comes last.
@@ -45,9 +47,9 @@ func uninstalledAndBack(s *scenario) {
 	s.Cleanup(forgetAttachments)
 	s.deleteClaim("dropped")
 	s.pod("early", with("deleted", "/data"))
-	s.always("the pod does not start without its volume", 10*time.Second, func() string {
-		pod, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), "early", metav1.GetOptions{})
-		s.must(err)
+	s.Always("the pod does not start without its volume", 10*time.Second, func() string {
+		pod, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), "early", metav1.GetOptions{})
+		s.Must(err)
 		if pod.Status.Phase != corev1.PodPending {
 			return string(pod.Status.Phase)
 		}
@@ -70,13 +72,13 @@ func uninstalledAndBack(s *scenario) {
 	s.deleteClaim("deleted")
 	s.phase(kept.Name, corev1.VolumeReleased)
 	s.directory(node1, "default", kept.Name)
-	s.must(letGo(s.ctx(), kept.Name))
+	s.Must(letGo(s.ctx(), kept.Name))
 	s.nothingLeft()
 }
 
 // forgetAttachments deletes the VolumeAttachments that Kubernetes created while no driver was installed.
 func forgetAttachments() {
-	attachments := client.StorageV1().VolumeAttachments()
+	attachments := harness.Client.StorageV1().VolumeAttachments()
 	_ = attachments.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
@@ -84,30 +86,30 @@ func forgetAttachments() {
 func (s *scenario) nothingServes() {
 	s.Helper()
 	for _, n := range nodes() {
-		s.eventually("nothing of the driver is on "+n.name, patience, func() string {
+		s.Eventually("nothing of the driver is on "+n.name, harness.Patience, func() string {
 			if pid := processOf(n, driverProcess); pid != 0 {
 				return fmt.Sprint("process ", pid)
 			}
 			if mounts := s.mountLines(n, "kubernetes.io~csi"); mounts != "" {
 				return mounts
 			}
-			info, err := client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
-			s.must(err)
+			info, err := harness.Client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
+			s.Must(err)
 			if len(info.Spec.Drivers) > 0 {
 				return "in its CSINode"
 			}
 			return strings.Join(sockets(n), " ")
 		})
 	}
-	s.eventually("the capacities go with the pods", patience, func() string {
-		list, err := client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
-		s.must(err)
+	s.Eventually("the capacities go with the pods", harness.Patience, func() string {
+		list, err := harness.Client.StorageV1().CSIStorageCapacities("").List(s.ctx(), metav1.ListOptions{})
+		s.Must(err)
 		if len(list.Items) > 0 {
 			return fmt.Sprint(len(list.Items))
 		}
 		return ""
 	})
-	if left := s.kubectl("get", "csidrivers,storageclasses,volumesnapshotclasses", "--output", "name"); strings.Contains(left, "rootcellar") {
+	if left := s.Kubectl("get", "csidrivers,storageclasses,volumesnapshotclasses", "--output", "name"); strings.Contains(left, "rootcellar") {
 		s.Fatal(left)
 	}
 }
@@ -115,7 +117,7 @@ func (s *scenario) nothingServes() {
 // sockets returns the files by which kubelet could believe that the driver is present.
 func sockets(n node) []string {
 	var found []string
-	for _, pattern := range []string{"plugins/" + driver + "/*", "plugins_registry/" + driver + "*"} {
+	for _, pattern := range []string{"plugins/" + harness.Driver + "/*", "plugins_registry/" + harness.Driver + "*"} {
 		files, _ := filepath.Glob(n.path(filepath.Join(os.Getenv("KUBELET_DIR"), pattern)))
 		found = append(found, files...)
 	}

@@ -17,6 +17,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 // versions run on a cluster of their own, by `make e2e-upgrade`.
@@ -26,7 +28,7 @@ var versions = []entry{
 
 // TestUpgrade finds the sources of the previous version in the directory PREVIOUS.
 func TestUpgrade(t *testing.T) {
-	t.Cleanup(count)
+	t.Cleanup(harness.Count)
 	for _, entry := range versions {
 		t.Run(entry.title, func(t *testing.T) { play(t, entry) })
 	}
@@ -35,11 +37,11 @@ func TestUpgrade(t *testing.T) {
 // upgrade changes the pod template of the DaemonSet, as a new version does, until the scenario ends.
 func (s *scenario) upgrade() {
 	s.Helper()
-	script := filepath.Join(root, "e2e/cluster/install.sh")
+	script := filepath.Join(harness.Root, "e2e/cluster/install.sh")
 	_, err := s.shell(script, "--set", "log.level=debug", "--wait=false")
-	s.must(err)
+	s.Must(err)
 	s.Cleanup(func() {
-		if _, err := command(context.Background(), script); err != nil {
+		if _, err := harness.Command(context.Background(), script); err != nil {
 			s.Error(err)
 		}
 	})
@@ -48,8 +50,8 @@ func (s *scenario) upgrade() {
 // rolledOut reports whether every driver has the newest template and is ready.
 func (s *scenario) rolledOut() bool {
 	s.Helper()
-	set, err := client.AppsV1().DaemonSets(system).Get(s.ctx(), "rootcellar", metav1.GetOptions{})
-	s.must(err)
+	set, err := harness.Client.AppsV1().DaemonSets(harness.System).Get(s.ctx(), "rootcellar", metav1.GetOptions{})
+	s.Must(err)
 	status := set.Status
 	return status.ObservedGeneration >= set.Generation && status.UpdatedNumberScheduled == status.DesiredNumberScheduled &&
 		status.NumberAvailable == status.DesiredNumberScheduled
@@ -73,7 +75,7 @@ func (s *scenario) underLoad(name string, change func()) (made int, kept []strin
 		s.running(worker)
 	}
 	change()
-	end := time.Now().Add(2 * patience)
+	end := time.Now().Add(2 * harness.Patience)
 	for ; !s.rolledOut(); time.Sleep(500 * time.Millisecond) {
 		if time.Now().After(end) {
 			s.Fatal("the rollout does not finish")
@@ -81,7 +83,7 @@ func (s *scenario) underLoad(name string, change func()) (made int, kept []strin
 		create(nodes()[made%2])
 		// Deleting a claim during the creation of its volume may leave a volume that no object names. That is up to the
 		// provisioner.
-		if oldest, err := client.CoreV1().Pods(s.namespace).Get(s.ctx(), kept[0], metav1.GetOptions{}); err == nil &&
+		if oldest, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), kept[0], metav1.GetOptions{}); err == nil &&
 			oldest.Status.Phase == corev1.PodRunning {
 			s.dismiss(kept[0])
 			kept = kept[1:]
@@ -109,7 +111,7 @@ func upgraded(s *scenario) {
 		writer.goesOn()
 	}
 	s.oneVolumeEach(append(kept, "writer1", "writer2"))
-	s.note = fmt.Sprintf(": %d claims, %d of them deleted again", made, made-len(kept))
+	s.Note = fmt.Sprintf(": %d claims, %d of them deleted again", made, made-len(kept))
 
 	for _, name := range append(kept, "writer1", "writer2") {
 		s.dismiss(name)
@@ -137,7 +139,7 @@ func previousInstall() string {
 func backAndForth(s *scenario) {
 	repository, tag, _ := strings.Cut(previousImage, ":")
 	_, err := s.shell(previousInstall(), "--values", s.pools(), "--set", "image.repository="+repository, "--set", "image.tag="+tag, "--set", "image.digest=")
-	s.must(err)
+	s.Must(err)
 	s.driverReady()
 	s.runsPrevious(true)
 	// It lists the programs in the image that format images. Without them, the driver serves none.
@@ -149,23 +151,23 @@ func backAndForth(s *scenario) {
 	older := s.collect("older", sites)
 	s.listed()
 
-	claims := s.version("upgrade", false, filepath.Join(root, "e2e/cluster/install.sh"), "--wait=false")
+	claims := s.version("upgrade", false, filepath.Join(harness.Root, "e2e/cluster/install.sh"), "--wait=false")
 	s.listed()
 	older.goesOn()
 	older.serve("newer")
 	newer := s.collect("newer", sites)
 	kinds := []novelty{
-		s.novel("image", s.class(map[string]string{"kind": "image"}), hasImages),
-		s.novel("moved", s.class(map[string]string{"pool": "set"}), hasMoves).moved(),
+		s.novel("image", s.Class(map[string]string{"kind": "image"}), hasImages),
+		s.novel("moved", s.Class(map[string]string{"pool": "set"}), hasMoves).moved(),
 	}
 	// Without moves, the previous version unmounts no moved volume, so that a deleted pod of one would stay.
-	dropped := s.novel("dropped", s.class(map[string]string{"pool": "set"}), hasMoves).moved()
+	dropped := s.novel("dropped", s.Class(map[string]string{"pool": "set"}), hasMoves).moved()
 	s.deletePod(dropped.name)
 	s.listed()
 	_, err = s.inDriver(node1, "pool", "cordon", "set/disk1")
-	s.must(err)
+	s.Must(err)
 
-	claims += s.version("rollback", true, "helm", "rollback", "rootcellar", "--namespace", system)
+	claims += s.version("rollback", true, "helm", "rollback", "rootcellar", "--namespace", harness.System)
 	older.goesOn()
 	newer.goesOn()
 	var unknown []string
@@ -183,12 +185,12 @@ func backAndForth(s *scenario) {
 	dropped.remove()
 	s.listed(unknown...)
 
-	claims += s.version("return", false, filepath.Join(root, "e2e/cluster/install.sh"), "--wait=false")
-	s.note = fmt.Sprintf(": %d claims meanwhile", claims)
+	claims += s.version("return", false, filepath.Join(harness.Root, "e2e/cluster/install.sh"), "--wait=false")
+	s.Note = fmt.Sprintf(": %d claims meanwhile", claims)
 	if !hasMoves {
 		// The previous version answered that it is deleted.
 		_, err = s.inDriver(node1, "volume", "delete", dropped.id)
-		s.must(err)
+		s.Must(err)
 	}
 	s.listed()
 	for _, kind := range kinds {
@@ -206,7 +208,7 @@ func backAndForth(s *scenario) {
 		s.Fatalf("the cordon did not survive:\n%s", list)
 	}
 	_, err = s.inDriver(node1, "pool", "uncordon", "set/disk1")
-	s.must(err)
+	s.Must(err)
 	older.removeAll()
 	newer.removeAll()
 	s.deleteWithClaims("image", "moved")
@@ -238,7 +240,7 @@ func (v novelty) moved() novelty {
 		return len(v.directories(node1, member, v.volume)) > 0
 	})
 	_, err := v.inDriver(node1, "volume", "move", v.id, "--to", members[len(members)-1])
-	v.must(err)
+	v.Must(err)
 	v.directory(node1, members[len(members)-1], v.volume)
 	v.pod(v.name, with(v.name, "/data"), at(node1))
 	v.serves()
@@ -306,24 +308,24 @@ func (v novelty) remove() {
 // option that the previous version may not know.
 func (s *scenario) pools() string {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "e2e/cluster/values.yaml"))
-	s.must(err)
+	text, err := os.ReadFile(filepath.Join(harness.Root, "e2e/cluster/values.yaml"))
+	s.Must(err)
 	var values struct {
 		Pools []map[string]any `json:"pools"`
 	}
-	s.must(yaml.Unmarshal(text, &values))
+	s.Must(yaml.Unmarshal(text, &values))
 	schema, err := os.ReadFile(filepath.Join(os.Getenv("PREVIOUS"), "deploy/chart/values.schema.json"))
-	s.must(err)
+	s.Must(err)
 	for _, pool := range values.Pools {
 		if !strings.Contains(string(schema), `"keep"`) {
 			delete(pool, "keep")
 		}
 	}
 	text, err = yaml.Marshal(values)
-	s.must(err)
+	s.Must(err)
 	// Helm splits the value of --values at commas, which the name of the test has.
-	file := filepath.Join(os.Getenv("RUN"), "pools.yaml")
-	s.must(os.WriteFile(file, text, 0o600))
+	file := filepath.Join(harness.Run, "pools.yaml")
+	s.Must(os.WriteFile(file, text, 0o600))
 	return file
 }
 
@@ -332,7 +334,7 @@ func (s *scenario) version(load string, previous bool, name string, arguments ..
 	s.Helper()
 	made, kept := s.underLoad(load, func() {
 		_, err := s.shell(name, arguments...)
-		s.must(err)
+		s.Must(err)
 	})
 	s.driverReady()
 	s.runsPrevious(previous)
@@ -369,16 +371,16 @@ func (s *scenario) sites(images bool) []site {
 	grows := true
 	growing := func(class *storagev1.StorageClass) { class.AllowVolumeExpansion = &grows }
 	sites := []site{
-		{"ext4", s.class(map[string]string{"copy": "allowed"}, growing), "rootcellar-copies", node1, true},
+		{"ext4", s.Class(map[string]string{"copy": "allowed"}, growing), "rootcellar-copies", node1, true},
 		{"xfs", "rootcellar", "rootcellar", node2, true},
-		{"btrfs", s.class(map[string]string{"pool": "fast"}, growing), "rootcellar", node2, true},
+		{"btrfs", s.Class(map[string]string{"pool": "fast"}, growing), "rootcellar", node2, true},
 		{"quota", s.quotaClass("required"), "rootcellar", node2, true},
-		{"reflink", s.class(map[string]string{"pool": "reflink"}, growing), "rootcellar", node1, true},
+		{"reflink", s.Class(map[string]string{"pool": "reflink"}, growing), "rootcellar", node1, true},
 	}
 	if images {
 		// An ext4. A mounted one grows only with CAP_SYS_RESOURCE, which not every machine of these tests has, and an XFS
 		// is too large for this disk.
-		class := s.class(map[string]string{"pool": "reflink", "kind": "image"})
+		class := s.Class(map[string]string{"pool": "reflink", "kind": "image"})
 		sites = append(sites, site{"image", class, "rootcellar", node2, false})
 	}
 	return sites
@@ -461,7 +463,7 @@ func (c *collection) copy(name, kind, source string) {
 		if p.grows {
 			size = "50Mi"
 		}
-		c.claim(c.of(p, name), p.class, size, from(kind, c.of(p, source)))
+		c.Claim(c.of(p, name), p.class, size, from(kind, c.of(p, source)))
 	}
 	c.mount(name)
 }
@@ -488,13 +490,13 @@ func (c *collection) mount(copies ...string) {
 // mountAgain has the running version unmount and mount every copy.
 func (c *collection) mountAgain() {
 	c.Helper()
-	pods := []string{"delete", "pod", "--timeout", patience.String()}
+	pods := []string{"delete", "pod", "--timeout", harness.Patience.String()}
 	for _, p := range c.sites {
 		for _, name := range c.copies {
 			pods = append(pods, c.of(p, name))
 		}
 	}
-	c.kubectl(pods...)
+	c.Kubectl(pods...)
 	c.mount(c.copies...)
 }
 
@@ -549,7 +551,7 @@ func (c *collection) usage() {
 				VolumePath: filepath.Join(os.Getenv("KUBELET_DIR"), "pods", string(pod.UID), "volumes/kubernetes.io~csi",
 					volume.Name, "mount"),
 			})
-			c.must(err)
+			c.Must(err)
 			for _, usage := range answer.Usage {
 				if usage.Unit == csi.VolumeUsage_BYTES && (usage.Used == 0 || usage.Used > usage.Total) {
 					c.Fatalf("the usage of %s is %v", c.of(p, name), answer.Usage)
@@ -562,9 +564,9 @@ func (c *collection) usage() {
 // serving connects to the driver that runs on a node until the scenario ends.
 func (s *scenario) serving(n node) *grpc.ClientConn {
 	s.Helper()
-	socket := n.path(filepath.Join(os.Getenv("KUBELET_DIR"), "plugins", driver, "csi.sock"))
+	socket := n.path(filepath.Join(os.Getenv("KUBELET_DIR"), "plugins", harness.Driver, "csi.sock"))
 	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	s.must(err)
+	s.Must(err)
 	s.Cleanup(func() { _ = connection.Close() })
 	return connection
 }
@@ -577,16 +579,16 @@ func (s *scenario) listed(unknown ...string) {
 	for _, n := range nodes() {
 		drivers = append(drivers, csi.NewControllerClient(s.serving(n)))
 	}
-	s.eventually("every volume and every snapshot is listed once", patience, func() string {
+	s.Eventually("every volume and every snapshot is listed once", harness.Patience, func() string {
 		var named, listed []string
-		volumes, err := client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
-		s.must(err)
+		volumes, err := harness.Client.CoreV1().PersistentVolumes().List(s.ctx(), metav1.ListOptions{})
+		s.Must(err)
 		for _, volume := range volumes.Items {
 			if id := volume.Spec.CSI.VolumeHandle; !slices.Contains(unknown, id) {
 				named = append(named, id)
 			}
 		}
-		handles := s.kubectl("get", "volumesnapshotcontents", "--output", "jsonpath={.items[*].status.snapshotHandle}")
+		handles := s.Kubectl("get", "volumesnapshotcontents", "--output", "jsonpath={.items[*].status.snapshotHandle}")
 		named = append(named, strings.Fields(handles)...)
 		for _, controller := range drivers {
 			volumes, err := controller.ListVolumes(s.ctx(), &csi.ListVolumesRequest{})

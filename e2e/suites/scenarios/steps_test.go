@@ -8,123 +8,34 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"rootcellar.dev/e2e/suites/measure"
+	"rootcellar.dev/e2e/suites/harness"
 )
 
-const (
-	driver = "csi.rootcellar.dev"
-	system = "rootcellar-system"
-	// topologyKey is the label that names a volume's node.
-	topologyKey = "topology.rootcellar.dev/node"
-)
+// target is the build directory.
+var target = os.Getenv("CARGO_TARGET_DIR")
 
-// patience is the time for work that takes seconds on an idle machine, times SLOWER.
-var patience = time.Duration(measure.Number("SLOWER", 1)) * 2 * time.Minute
-
-// root is the repository, target its build directory.
-var root, target = filepath.Dir(os.Getenv("E2E")), os.Getenv("CARGO_TARGET_DIR")
-
-// client calls the API server as the cluster's administrator.
-var client = func() kubernetes.Interface {
-	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
-	if err != nil {
-		panic(err)
-	}
-	config.QPS, config.Burst = 200, 400
-	return kubernetes.NewForConfigOrDie(config)
-}()
-
-// scenario is one test with a namespace of its own.
-type scenario struct {
-	*testing.T
-	namespace string
-	// note is printed at the end of the scenario's line in the table.
-	note string
-}
+// scenario adds the nodes, their driver and pods that run.
+type scenario struct{ *harness.Scenario }
 
 // ctx ends with the test.
 func (s *scenario) ctx() context.Context { return s.Context() }
 
-// must ends the scenario when a step fails that is not under test.
-func (s *scenario) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-// eventually waits until the question returns no complaint. On a timeout the last complaint is the failure.
-func (s *scenario) eventually(what string, within time.Duration, complaint func() string) {
-	s.Helper()
-	var last string
-	for end := time.Now().Add(within); ; time.Sleep(200 * time.Millisecond) {
-		if last = complaint(); last == "" {
-			return
-		}
-		if time.Now().After(end) || s.ctx().Err() != nil {
-			s.Fatalf("not within %v: %s: %s", within, what, last)
-		}
-	}
-}
-
-// always checks for this long that the question returns no complaint.
-func (s *scenario) always(what string, during time.Duration, complaint func() string) {
-	s.Helper()
-	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if reason := complaint(); reason != "" {
-			s.Fatalf("not for %v: %s: %s", during, what, reason)
-		}
-	}
-}
-
 // shell runs a command and returns its output, errors included.
 func (s *scenario) shell(name string, arguments ...string) (string, error) {
-	return command(s.ctx(), name, arguments...)
-}
-
-func command(ctx context.Context, name string, arguments ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, name, arguments...).CombinedOutput()
-	text := strings.TrimSpace(string(out))
-	if err != nil {
-		return text, fmt.Errorf("%s %s: %w: %s", name, strings.Join(arguments, " "), err, text)
-	}
-	return text, nil
-}
-
-// kubectl runs in the scenario's namespace and must succeed.
-func (s *scenario) kubectl(arguments ...string) string {
-	s.Helper()
-	out, err := s.shell("kubectl", append([]string{"--namespace", s.namespace}, arguments...)...)
-	s.must(err)
-	return out
-}
-
-// apply passes YAML to kubectl, in the scenario's namespace.
-func (s *scenario) apply(yaml string) {
-	s.Helper()
-	command := exec.CommandContext(s.ctx(), "kubectl", "--namespace", s.namespace, "apply", "-f", "-")
-	command.Stdin = strings.NewReader(yaml)
-	if out, err := command.CombinedOutput(); err != nil {
-		s.Fatalf("kubectl apply: %v: %s\n%s", err, out, yaml)
-	}
+	return harness.Command(s.ctx(), name, arguments...)
 }
 
 // gone waits until an object is not found.
 func (s *scenario) gone(what string, get func() error) {
 	s.Helper()
-	s.eventually(what+" is gone", patience, func() string {
+	s.Eventually(what+" is gone", harness.Patience, func() string {
 		err := get()
 		if apierrors.IsNotFound(err) {
 			return ""
@@ -135,14 +46,14 @@ func (s *scenario) gone(what string, get func() error) {
 
 // exec runs a shell line in a pod's first container.
 func (s *scenario) exec(pod, line string) (string, error) {
-	return s.shell("kubectl", "--namespace", s.namespace, "exec", pod, "--", "/bin/sh", "-c", line)
+	return s.shell("kubectl", "--namespace", s.Namespace, "exec", pod, "--", "/bin/sh", "-c", line)
 }
 
 // says checks that a shell line succeeds and prints exactly this.
 func (s *scenario) says(pod, line, want string) {
 	s.Helper()
 	got, err := s.exec(pod, line)
-	s.must(err)
+	s.Must(err)
 	if got != want {
 		s.Fatalf("%s: %s: %q, not %q", pod, line, got, want)
 	}
@@ -160,13 +71,13 @@ func (s *scenario) refused(pod, line, text string) {
 // event waits for an event on an object whose message contains every one of the texts.
 func (s *scenario) event(kind, name string, texts ...string) {
 	s.Helper()
-	namespace := s.namespace
+	namespace := s.Namespace
 	if kind == "PersistentVolume" {
 		// Events of objects without a namespace are in this one.
 		namespace = metav1.NamespaceDefault
 	}
-	s.eventually(fmt.Sprintf("an event on %s %s that says %q", kind, name, texts), patience, func() string {
-		events, err := client.CoreV1().Events(namespace).List(s.ctx(), metav1.ListOptions{})
+	s.Eventually(fmt.Sprintf("an event on %s %s that says %q", kind, name, texts), harness.Patience, func() string {
+		events, err := harness.Client.CoreV1().Events(namespace).List(s.ctx(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -203,7 +114,7 @@ func nodeNamed(name string) node {
 	if machines {
 		return node{name: name}
 	}
-	pid, err := os.ReadFile(filepath.Join(os.Getenv("RUN"), name+".pid"))
+	pid, err := os.ReadFile(filepath.Join(harness.Run, name+".pid"))
 	if err != nil {
 		panic(err)
 	}
@@ -235,7 +146,7 @@ func (n node) containerd() string {
 	if machines {
 		return "/run/containerd/containerd.sock"
 	}
-	return filepath.Join(os.Getenv("RUN"), n.name, "containerd.sock")
+	return filepath.Join(harness.Run, n.name, "containerd.sock")
 }
 
 // enter returns a command that runs these words on the node.
@@ -248,7 +159,7 @@ func (n node) enter(words ...string) []string {
 		// The shell there splits the line again.
 		line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
-	return []string{"ssh", "-F", filepath.Join(os.Getenv("RUN"), "machine/ssh"), n.name, line}
+	return []string{"ssh", "-F", filepath.Join(harness.Run, "machine/ssh"), n.name, line}
 }
 
 // on runs a command on the node.
@@ -266,11 +177,11 @@ func (s *scenario) list(n node, path string) ([]string, error) {
 // driverPod returns the driver's pod on a node.
 func (s *scenario) driverPod(n node) corev1.Pod {
 	s.Helper()
-	pods, err := client.CoreV1().Pods(system).List(s.ctx(), metav1.ListOptions{
+	pods, err := harness.Client.CoreV1().Pods(harness.System).List(s.ctx(), metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=rootcellar",
 		FieldSelector: "spec.nodeName=" + n.name,
 	})
-	s.must(err)
+	s.Must(err)
 	for _, pod := range pods.Items {
 		if pod.DeletionTimestamp == nil {
 			return pod
@@ -283,15 +194,15 @@ func (s *scenario) driverPod(n node) corev1.Pod {
 // inDriver runs the driver's binary in its pod, and returns its output. `pool list` fails if a pool is unavailable.
 func (s *scenario) inDriver(n node, arguments ...string) (string, error) {
 	s.Helper()
-	exec := []string{"--namespace", system, "exec", s.driverPod(n).Name, "--container", "driver", "--", "/rootcellar"}
+	exec := []string{"--namespace", harness.System, "exec", s.driverPod(n).Name, "--container", "driver", "--", "/rootcellar"}
 	return s.shell("kubectl", append(exec, arguments...)...)
 }
 
 // driverReady waits until every node's driver is ready, with all its containers.
 func (s *scenario) driverReady() {
 	s.Helper()
-	_, err := s.shell("kubectl", "--namespace", system, "rollout", "status", "daemonset/rootcellar", "--timeout", patience.String())
-	s.must(err)
+	_, err := s.shell("kubectl", "--namespace", harness.System, "rollout", "status", "daemonset/rootcellar", "--timeout", harness.Patience.String())
+	s.Must(err)
 	for _, n := range nodes() {
 		s.registered(n)
 	}
@@ -300,13 +211,13 @@ func (s *scenario) driverReady() {
 // registered waits until the node's kubelet knows the driver.
 func (s *scenario) registered(n node) {
 	s.Helper()
-	s.eventually("the driver is registered on "+n.name, patience, func() string {
-		info, err := client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
+	s.Eventually("the driver is registered on "+n.name, harness.Patience, func() string {
+		info, err := harness.Client.StorageV1().CSINodes().Get(s.ctx(), n.name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
 		for _, found := range info.Spec.Drivers {
-			if found.Name == driver {
+			if found.Name == harness.Driver {
 				return ""
 			}
 		}

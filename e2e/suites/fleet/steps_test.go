@@ -1,13 +1,10 @@
 package fleet
 
 import (
+	"context"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"rootcellar.dev/e2e/suites/harness"
 )
 
 const (
@@ -27,81 +26,15 @@ const (
 	snapshotGroup = "snapshot.storage.k8s.io"
 )
 
-// scenario is one test with a namespace of its own.
-type scenario struct {
-	*testing.T
-	namespace string
-}
-
-// must ends the scenario when a step fails that is not under test.
-func (s *scenario) must(err error) {
-	s.Helper()
-	if err != nil {
-		s.Fatal(err)
-	}
-}
-
-// eventually waits until the question returns no complaint. On a timeout the last complaint is the failure.
-func (s *scenario) eventually(what string, within time.Duration, complaint func() string) {
-	s.Helper()
-	var last string
-	for end := time.Now().Add(within); ; time.Sleep(100 * time.Millisecond) {
-		if last = complaint(); last == "" {
-			return
-		}
-		if time.Now().After(end) {
-			s.Fatalf("not within %v: %s: %s", within, what, last)
-		}
-	}
-}
-
-// always checks for this long that the question returns no complaint.
-func (s *scenario) always(what string, during time.Duration, complaint func() string) {
-	s.Helper()
-	for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
-		if reason := complaint(); reason != "" {
-			s.Fatalf("not for %v: %s: %s", during, what, reason)
-		}
-	}
-}
-
-// kubectl must succeed; it runs in the namespace of the scenario.
-func (s *scenario) kubectl(arguments ...string) string {
-	s.Helper()
-	out, err := command(s.Context(), "kubectl", append([]string{"--namespace", s.namespace}, arguments...)...)
-	s.must(err)
-	return out
-}
-
-// apply passes YAML to kubectl.
-func (s *scenario) apply(yaml string) {
-	s.Helper()
-	apply := exec.CommandContext(s.Context(), "kubectl", "--namespace", s.namespace, "apply", "--server-side", "-f", "-")
-	apply.Stdin = strings.NewReader(yaml)
-	if out, err := apply.CombinedOutput(); err != nil {
-		s.Fatalf("kubectl apply: %v: %s\n%s", err, out, yaml)
-	}
-}
+// scenario adds the objects of the rig.
+type scenario struct{ *harness.Scenario }
 
 type change = func(*corev1.PersistentVolumeClaim)
 
 // claim creates a claim of 64Mi. The changes are applied before.
 func (s *scenario) claim(name, class string, changes ...change) *corev1.PersistentVolumeClaim {
 	s.Helper()
-	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class,
-			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		},
-	}
-	ofSize("64Mi")(claim)
-	for _, change := range changes {
-		change(claim)
-	}
-	made, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Create(s.Context(), claim, metav1.CreateOptions{})
-	s.must(err)
-	return made
+	return s.Claim(name, class, "64Mi", changes...)
 }
 
 func ofSize(size string) change {
@@ -141,13 +74,6 @@ func annotated(key, value string) change {
 	}
 }
 
-func (s *scenario) theClaim(name string) *corev1.PersistentVolumeClaim {
-	s.Helper()
-	claim, err := client.CoreV1().PersistentVolumeClaims(s.namespace).Get(s.Context(), name, metav1.GetOptions{})
-	s.must(err)
-	return claim
-}
-
 // source creates a bound claim on a node.
 func (s *scenario) source(name string, m *machine, changes ...change) *corev1.PersistentVolume {
 	s.Helper()
@@ -159,13 +85,13 @@ func (s *scenario) source(name string, m *machine, changes ...change) *corev1.Pe
 func (s *scenario) bound(name string, m *machine) *corev1.PersistentVolume {
 	s.Helper()
 	var found *corev1.PersistentVolume
-	s.eventually("claim "+name+" is bound", patience, func() string {
-		claim := s.theClaim(name)
+	s.Eventually("claim "+name+" is bound", harness.Patience, func() string {
+		claim := s.TheClaim(name)
 		if claim.Status.Phase != corev1.ClaimBound {
 			return fmt.Sprint(claim.Status.Phase, " ", claim.Annotations, " ", s.said("PersistentVolumeClaim", name))
 		}
 		var err error
-		found, err = client.CoreV1().PersistentVolumes().Get(s.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
+		found, err = harness.Client.CoreV1().PersistentVolumes().Get(s.Context(), claim.Spec.VolumeName, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -180,7 +106,7 @@ func (s *scenario) bound(name string, m *machine) *corev1.PersistentVolume {
 // pending returns a complaint if the claim has a volume.
 func (s *scenario) pending(name string) string {
 	s.Helper()
-	if claim := s.theClaim(name); claim.Status.Phase != corev1.ClaimPending || claim.Spec.VolumeName != "" {
+	if claim := s.TheClaim(name); claim.Status.Phase != corev1.ClaimPending || claim.Spec.VolumeName != "" {
 		return fmt.Sprint("claim ", name, " is ", claim.Status.Phase)
 	}
 	return ""
@@ -189,8 +115,8 @@ func (s *scenario) pending(name string) string {
 // names waits until the claim names this node.
 func (s *scenario) names(claim, node string, within time.Duration) {
 	s.Helper()
-	s.eventually("claim "+claim+" names "+node, within, func() string {
-		if got := s.theClaim(claim).Annotations[selected]; got != node {
+	s.Eventually("claim "+claim+" names "+node, within, func() string {
+		if got := s.TheClaim(claim).Annotations[selected]; got != node {
 			return fmt.Sprintf("it names %q, events %s", got, s.said("PersistentVolumeClaim", claim))
 		}
 		return ""
@@ -216,9 +142,9 @@ func (s *scenario) pod(name string, claims []string, changes ...func(*corev1.Pod
 	for _, change := range changes {
 		change(pod)
 	}
-	s.eventually("pod "+name+" is created", patience, func() string {
+	s.Eventually("pod "+name+" is created", harness.Patience, func() string {
 		// The namespace gets its account a moment later.
-		if _, err := client.CoreV1().Pods(s.namespace).Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
+		if _, err := harness.Client.CoreV1().Pods(s.Namespace).Create(s.Context(), pod, metav1.CreateOptions{}); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -232,15 +158,15 @@ func at(m *machine) func(*corev1.Pod) {
 
 func (s *scenario) nodeOf(pod string) string {
 	s.Helper()
-	found, err := client.CoreV1().Pods(s.namespace).Get(s.Context(), pod, metav1.GetOptions{})
-	s.must(err)
+	found, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.Context(), pod, metav1.GetOptions{})
+	s.Must(err)
 	return found.Spec.NodeName
 }
 
 // scheduled waits until the pod has a node, and checks it.
 func (s *scenario) scheduled(pod string, m *machine) {
 	s.Helper()
-	s.eventually("pod "+pod+" is scheduled", patience, func() string {
+	s.Eventually("pod "+pod+" is scheduled", harness.Patience, func() string {
 		if s.nodeOf(pod) == "" {
 			return "it has none" + s.said("Pod", pod)
 		}
@@ -268,12 +194,12 @@ func (s *scenario) create(kind resourceKind, word, name string, spec map[string]
 	for _, change := range changes {
 		change(object)
 	}
-	space := s.namespace
+	space := s.Namespace
 	if kind == contentKind {
 		space = ""
 	}
 	made, err := objects.Resource(kind).Namespace(space).Create(s.Context(), object, metav1.CreateOptions{})
-	s.must(err)
+	s.Must(err)
 	return made
 }
 
@@ -288,8 +214,8 @@ func (s *scenario) take(name, claim string) string {
 func (s *scenario) taken(name string) string {
 	s.Helper()
 	var content string
-	s.eventually("snapshot "+name+" is ready", patience, func() string {
-		object, err := objects.Resource(snapshotKind).Namespace(s.namespace).Get(s.Context(), name, metav1.GetOptions{})
+	s.Eventually("snapshot "+name+" is ready", harness.Patience, func() string {
+		object, err := objects.Resource(snapshotKind).Namespace(s.Namespace).Get(s.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -306,8 +232,8 @@ func (s *scenario) taken(name string) string {
 func (s *scenario) contentOf(name string) string {
 	s.Helper()
 	var content string
-	s.eventually("snapshot "+name+" has a content", patience, func() string {
-		object, err := objects.Resource(snapshotKind).Namespace(s.namespace).Get(s.Context(), name, metav1.GetOptions{})
+	s.Eventually("snapshot "+name+" has a content", harness.Patience, func() string {
+		object, err := objects.Resource(snapshotKind).Namespace(s.Namespace).Get(s.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err.Error()
 		}
@@ -322,7 +248,7 @@ func (s *scenario) contentOf(name string) string {
 func (s *scenario) content(name string) *unstructured.Unstructured {
 	s.Helper()
 	object, err := objects.Resource(contentKind).Get(s.Context(), name, metav1.GetOptions{})
-	s.must(err)
+	s.Must(err)
 	return object
 }
 
@@ -330,18 +256,18 @@ func (s *scenario) content(name string) *unstructured.Unstructured {
 func (s *scenario) handleOf(content string) string {
 	s.Helper()
 	handle, _, err := unstructured.NestedString(s.content(content).Object, "status", "snapshotHandle")
-	s.must(err)
+	s.Must(err)
 	return handle
 }
 
 // handed creates a content for a handle, and the snapshot that it is for, and returns the name of the content.
 func (s *scenario) handed(name, handle, policy string, changes ...func(*unstructured.Unstructured)) string {
 	s.Helper()
-	content := s.namespace + "-" + name
+	content := s.Namespace + "-" + name
 	s.create(contentKind, "VolumeSnapshotContent", content, map[string]any{
-		"driver": driver, "deletionPolicy": policy, "volumeSnapshotClassName": "taken",
+		"driver": harness.Driver, "deletionPolicy": policy, "volumeSnapshotClassName": "taken",
 		"source":            map[string]any{"snapshotHandle": handle},
-		"volumeSnapshotRef": map[string]any{"name": name, "namespace": s.namespace},
+		"volumeSnapshotRef": map[string]any{"name": name, "namespace": s.Namespace},
 	}, changes...)
 	s.create(snapshotKind, "VolumeSnapshot", name, map[string]any{
 		"volumeSnapshotClassName": "taken", "source": map[string]any{"volumeSnapshotContentName": content},
@@ -352,18 +278,18 @@ func (s *scenario) handed(name, handle, policy string, changes ...func(*unstruct
 // gone waits until the object is deleted.
 func (s *scenario) gone(kind, name string) {
 	s.Helper()
-	s.kubectl("wait", kind+"/"+name, "--for=delete", "--timeout", patience.String())
+	s.Kubectl("wait", kind+"/"+name, "--for=delete", "--timeout", harness.Patience.String())
 }
 
 // events returns the events of the controller on an object, by their reason.
 func (s *scenario) events(kind, name string) []eventsv1.Event {
 	s.Helper()
-	space := s.namespace
+	space := s.Namespace
 	if kind == "VolumeSnapshotContent" || kind == "PersistentVolume" || kind == "Node" {
 		space = metav1.NamespaceDefault
 	}
-	list, err := client.EventsV1().Events(space).List(s.Context(), metav1.ListOptions{})
-	s.must(err)
+	list, err := harness.Client.EventsV1().Events(space).List(s.Context(), metav1.ListOptions{})
+	s.Must(err)
 	return slices.DeleteFunc(list.Items, func(event eventsv1.Event) bool {
 		return event.Regarding.Kind != kind || event.Regarding.Name != name
 	})
@@ -383,7 +309,7 @@ func (s *scenario) said(kind, name string) string {
 func (s *scenario) event(kind, name, reason string) string {
 	s.Helper()
 	var note string
-	s.eventually(fmt.Sprintf("an event %s on %s %s", reason, kind, name), patience, func() string {
+	s.Eventually(fmt.Sprintf("an event %s on %s %s", reason, kind, name), harness.Patience, func() string {
 		for _, event := range s.events(kind, name) {
 			if event.Reason == reason {
 				note = event.Note
@@ -397,7 +323,7 @@ func (s *scenario) event(kind, name, reason string) string {
 
 // path is the end of the claim's path in the API.
 func (s *scenario) path(claim string) string {
-	return "/namespaces/" + s.namespace + "/persistentvolumeclaims/" + claim
+	return "/namespaces/" + s.Namespace + "/persistentvolumeclaims/" + claim
 }
 
 // patches returns the writes of the controller to a claim.
@@ -418,32 +344,16 @@ func labels(content string) []call {
 	return rig.fleet.seen(to("PATCH", "/volumesnapshotcontents/"+content))
 }
 
-// class creates a StorageClass that is deleted after the scenario, and returns its name.
+// class creates a StorageClass for the default pool that is deleted after the scenario, and returns its name.
 func (s *scenario) class(changes ...func(*storagev1.StorageClass)) string {
 	s.Helper()
-	wait := storagev1.VolumeBindingWaitForFirstConsumer
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{GenerateName: s.namespace + "-"}, Provisioner: driver,
-		Parameters: map[string]string{"pool": "default"}, VolumeBindingMode: &wait}
-	for _, change := range changes {
-		change(class)
-	}
-	made, err := client.StorageV1().StorageClasses().Create(s.Context(), class, metav1.CreateOptions{})
-	s.must(err)
-	s.Cleanup(func() {
-		_, _ = command(backgroundContext, "kubectl", "delete", "storageclass", made.Name, "--ignore-not-found")
-	})
-	return made.Name
+	return s.Class(map[string]string{"pool": "default"}, changes...)
 }
 
-// dump writes the state that helps to explain a failure into the directory of the logs.
-func (s *scenario) dump() {
-	var text strings.Builder
+// explain shows the state of the cluster after a failure, and the writes of each client.
+func (s *scenario) explain(ctx context.Context, report *harness.Report) {
 	show := func(arguments ...string) {
-		out, err := command(backgroundContext, "kubectl", append([]string{"--namespace", s.namespace}, arguments...)...)
-		fmt.Fprintf(&text, "$ kubectl %s\n%s\n", strings.Join(arguments, " "), out)
-		if err != nil {
-			fmt.Fprintln(&text, err)
-		}
+		report.Show(ctx, "kubectl", append([]string{"--namespace", s.Namespace}, arguments...)...)
 	}
 	show("get", "pvc,pods,volumesnapshots", "-o", "yaml")
 	show("get", "events", "--sort-by=.metadata.creationTimestamp")
@@ -456,16 +366,12 @@ func (s *scenario) dump() {
 	}
 	for _, p := range proxies {
 		if p != nil {
-			fmt.Fprintf(&text, "# writes of %s%s\n", p.name, listing(p.seen(func(c *call) bool {
-				return c.writes() && (strings.Contains(c.path, s.namespace) || strings.Contains(c.path, "volumesnapshotcontents") || strings.Contains(c.body, s.namespace))
+			fmt.Fprintf(report, "# writes of %s%s\n", p.name, listing(p.seen(func(c *call) bool {
+				return c.writes() && (strings.Contains(c.path, s.Namespace) || strings.Contains(c.path, "volumesnapshotcontents") || strings.Contains(c.body, s.Namespace))
 			})))
 		}
 	}
-	file := filepath.Join(run, "log", "failed-"+s.namespace+".txt")
-	if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
-		s.Log(err)
-	}
-	s.Logf("the state is in %s", file)
+	s.Logf("the state is in %s", s.Keep(report))
 }
 
 func missing(err error) bool { return apierrors.IsNotFound(err) }
