@@ -53,7 +53,7 @@ func finished(s *scenario) {
 	s.intact(file)
 }
 
-// planned makes the plan with the lines of docs/operations.md.
+// planned makes the plan with the lines of docs/nodes.md.
 //
 // Proves: F13, K1.
 func planned(s *scenario) {
@@ -77,13 +77,13 @@ func planned(s *scenario) {
 		}
 		return ""
 	})
-	page, err := os.ReadFile(filepath.Join(harness.Root, "docs/operations.md"))
+	page, err := os.ReadFile(filepath.Join(harness.Root, "docs/nodes.md"))
 	s.Must(err)
 	begin := "\nkubectl delete node \"$NODE\"\n"
 	_, lines, found := strings.Cut(string(page), begin+"kubectl get pv,")
 	lines, _, ended := strings.Cut("kubectl get pv,"+lines, "\n```\n")
 	if !found || !ended {
-		s.Fatal("docs/operations.md has no lines after the deletion of a Node")
+		s.Fatal("docs/nodes.md has no lines after the deletion of a Node")
 	}
 	plan := filepath.Join(m.dir, "plan.sh")
 	report, err := harness.Command(s.Context(), "sh", "-euc", `cd "$1"; NODE=$2 PATH=$3:$PATH; `+lines, "sh",

@@ -28,7 +28,7 @@ var onMachine = []entry{
 	{"a machine with systemd, cgroup v2 and Debian's containerd follows the README's quick start", quickStartOnMachine},
 	{"the blocks of docs/install.md give a machine an XFS, an ext4 and a btrfs, whose sizes are enforced, and images", disksOfMachine},
 	{"systemd starts a killed kubelet again: pods write on, and pods made and deleted right after are served", kubeletOfSystemd},
-	{"a disk of a set is unplugged while pods write, and serves when it is plugged in, as docs/operations.md has it", diskUnplugged},
+	{"a disk of a set is unplugged while pods write, and serves when it is plugged in, as docs/disks.md has it", diskUnplugged},
 	{"a machine loses its power five times: all comes back by itself, with every acknowledged write", powerCuts},
 }
 
@@ -509,12 +509,13 @@ func powerCuts(s *scenario) {
 	s.Log(out)
 }
 
-// minutesAfterPowerCut is the time that docs/operations.md names.
+// minutesAfterPowerCut is the time that docs/nodes.md names.
 func (s *scenario) minutesAfterPowerCut() time.Duration {
 	s.Helper()
-	found := regexp.MustCompile(`takes up to (\d+) minutes`).FindStringSubmatch(s.section(manual, "Drain or restart a node"))
+	const heading = "Drain or restart a node"
+	found := regexp.MustCompile(`takes up to (\d+) minutes`).FindStringSubmatch(s.section(s.manual(heading), heading))
 	if found == nil {
-		s.Fatalf("%s names no time", manual)
+		s.Fatalf("%s names no time", s.manual(heading))
 	}
 	minutes, err := strconv.Atoi(found[1])
 	s.Must(err)

@@ -90,7 +90,7 @@ volumeBindingMode: WaitForFirstConsumer
 	s.Kubectl("rollout", "status", "deployment/local-path-provisioner", "--timeout", harness.Patience.String())
 }
 
-// once runs the driver's binary in a pod on the node, as docs/operations.md has it for imports, and returns its output.
+// once runs the driver's binary in a pod on the node, and returns its output.
 // It fails if the pod fails.
 func (s *scenario) once(n node, arguments ...string) (string, error) {
 	s.Helper()

@@ -17,17 +17,35 @@ import (
 )
 
 var operations = []entry{
-	{"a disk is unmounted and mounted again, as docs/operations.md has it", unmountDisk},
-	{"a disk is replaced, as docs/operations.md has it", replaceDisk},
-	{"a disk is moved to another node, as docs/operations.md has it", moveDisk},
-	{"a damaged record is mended, as docs/operations.md has it", mendRecord},
-	{"a deleted namespace is back with its StatefulSet of three, as docs/operations.md has it", undeleteNamespace},
-	{"a growth that does not fit is refused, and taken back as docs/operations.md has it", takeBackGrowth},
+	{"a disk is unmounted and mounted again, as docs/disks.md has it", unmountDisk},
+	{"a disk is replaced, as docs/disks.md has it", replaceDisk},
+	{"a disk is moved to another node, as docs/disks.md has it", moveDisk},
+	{"a damaged record is mended, as docs/storage-format.md has it", mendRecord},
+	{"a deleted namespace is back with its StatefulSet of three, as docs/volumes.md has it", undeleteNamespace},
+	{"a growth that does not fit is refused, and taken back as docs/volumes.md has it", takeBackGrowth},
 }
 
-const manual = "docs/operations.md"
+// functions is the page whose first block defines what the procedures call.
+const functions = "docs/operations.md"
 
-// procedure is a section of the manual that is followed block by block.
+// manuals are the pages with procedures. A heading is on one of them only.
+var manuals = []string{"docs/disks.md", "docs/nodes.md", "docs/volumes.md", "docs/storage-format.md"}
+
+// manual returns the page with this heading.
+func (s *scenario) manual(heading string) string {
+	s.Helper()
+	for _, page := range manuals {
+		text, err := os.ReadFile(filepath.Join(harness.Root, page))
+		s.Must(err)
+		if strings.Contains(string(text), "\n## "+heading+"\n") {
+			return page
+		}
+	}
+	s.Fatalf("none of %v has the section %q", manuals, heading)
+	return ""
+}
+
+// procedure is a section of a manual that is followed block by block.
 type procedure struct {
 	*scenario
 	words  []string
@@ -36,10 +54,10 @@ type procedure struct {
 	dir    string
 }
 
-// follow opens a section of the manual at its first block. The words replace the manual's placeholders.
+// follow opens a section of the manuals at its first block. The words replace the manual's placeholders.
 func (s *scenario) follow(heading string, words ...string) *procedure {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(harness.Root, manual))
+	text, err := os.ReadFile(filepath.Join(harness.Root, functions))
 	s.Must(err)
 	common := shellBlock.FindStringSubmatch(string(text))
 	dir, err := os.MkdirTemp(harness.Run, "operations-")
@@ -47,7 +65,7 @@ func (s *scenario) follow(heading string, words ...string) *procedure {
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	words = append([]string{"NODE=" + node1.name, "POOL=late", "DISK=" + lateDisk()}, words...)
 	// Of the blocks for single filesystems, only the one for btrfs runs: this kernel has no project quota.
-	blocks := slices.DeleteFunc(shellBlock.FindAllStringSubmatch(s.section(manual, heading), -1),
+	blocks := slices.DeleteFunc(shellBlock.FindAllStringSubmatch(s.section(s.manual(heading), heading), -1),
 		func(block []string) bool { return block[1] == "xfs" || block[1] == "ext4" })
 	return &procedure{s, words, common[2], blocks, dir}
 }

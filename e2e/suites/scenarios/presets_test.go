@@ -9,6 +9,8 @@ import (
 	"rootcellar.dev/e2e/suites/harness"
 )
 
+const installManual = "docs/install.md"
+
 // kustomized applies or deletes a preset, as run.sh rendered it.
 func (s *scenario) kustomized(verb, preset string) {
 	s.Helper()

@@ -17,17 +17,17 @@ import (
 // lost has the volumes of the nodes for itself.
 var lost = []entry{
 	{"all objects of a namespace are lost, and a StatefulSet finds its data by the objects that the records give", lostObjects},
-	{"workloads that came before their lost objects get their volumes, as docs/operations.md has it", workloadsFirst},
-	{"a deleted namespace gets its retained volumes again, as docs/operations.md has it", deletedNamespace},
-	{"a node whose driver lost its memory serves the volumes of its disks, as docs/operations.md has it", reimagedNode},
-	{"a pool is lost with the root disk of its node, and its volumes are made anew, as docs/operations.md has it", lostRootDisk},
-	{"a node is renamed and renamed back, as docs/operations.md has it", renamedNode},
+	{"workloads that came before their lost objects get their volumes, as docs/volumes.md has it", workloadsFirst},
+	{"a deleted namespace gets its retained volumes again, as docs/volumes.md has it", deletedNamespace},
+	{"a node whose driver lost its memory serves the volumes of its disks, as docs/nodes.md has it", reimagedNode},
+	{"a pool is lost with the root disk of its node, and its volumes are made again, as docs/nodes.md has it", lostRootDisk},
+	{"a node is renamed and renamed back, as docs/nodes.md has it", renamedNode},
 }
 
 // stateDir is on the root disk of a node.
 const stateDir = "/var/lib/rootcellar/state"
 
-// runbook opens a section of the manual for the pool of migration/values.yaml, which has another path.
+// runbook opens a section of the manuals for the pool of migration/values.yaml, which has another path.
 func (s *scenario) runbook(heading string, words ...string) *procedure {
 	s.Helper()
 	p := s.follow(heading, append([]string{"POOL=default", "NAMESPACE=" + s.Namespace}, words...)...)
@@ -41,7 +41,7 @@ func (s *scenario) runbook(heading string, words ...string) *procedure {
 func (s *scenario) printObjects(n node) (string, error) {
 	s.Helper()
 	const heading = "Make lost objects again"
-	_, line, _ := strings.Cut(s.section(manual, heading), "\n    rootcellar")
+	_, line, _ := strings.Cut(s.section(s.manual(heading), heading), "\n    rootcellar")
 	line, _, _ = strings.Cut("rootcellar"+line, "\n")
 	return s.shell("env", "NODE="+n.name, "sh", "-euc", s.runbook(heading).common+line)
 }
@@ -173,7 +173,7 @@ func lostObjects(s *scenario) {
 func (m *move) mend() {
 	m.Helper()
 	empty := m.volume(m.claim)
-	p := m.runbook("Make lost objects again", "CLAIM="+m.claim, "OLD="+m.old.Name, "NODE="+m.home.name)
+	p := m.runbook("Give a claim its former volume", "CLAIM="+m.claim, "OLD="+m.old.Name, "NODE="+m.home.name)
 	p.step("volume manifest")
 	p.done()
 	m.claimIs(corev1.ClaimBound)

@@ -29,9 +29,9 @@ var snapshots = []entry{
 
 // snapshotting lists the scenarios that use the names of the examples, or stop the snapshot-controller.
 var snapshotting = []entry{
-	{"a snapshot as docs/install.md has it, then a restore and a clone as docs/controller.md has them without the controller", snapshotsByTheManual},
-	{"a snapshot, a restore and a clone as docs/install.md has them with the controller, which replaces the flag of the snapshot-controller", snapshotsByTheController},
-	{"a snapshot that no node was named for waits, is found as docs/install.md has it, and taken as docs/controller.md has it", snapshotOfNobody},
+	{"a snapshot as docs/snapshots.md has it, then a restore and a clone as docs/controller.md has them without the controller", snapshotsByTheManual},
+	{"a snapshot, a restore and a clone as docs/snapshots.md has them with the controller, which replaces the flag of the snapshot-controller", snapshotsByTheController},
+	{"a snapshot that no node was named for waits, is found as docs/snapshots.md has it, and taken as docs/controller.md has it", snapshotOfNobody},
 }
 
 // managedBy is the label that names the node which takes a snapshot.
@@ -374,12 +374,12 @@ func forbiddenSnapshots(s *scenario) {
 }
 
 const (
-	installManual    = "docs/install.md"
+	snapshotManual   = "docs/snapshots.md"
 	controllerManual = "docs/controller.md"
 )
 
 // bySection lists the section of each page that manually follows.
-var bySection = map[string]string{installManual: "Snapshots", controllerManual: "Without the controller"}
+var bySection = map[string]string{snapshotManual: "Commands", controllerManual: "Without the controller"}
 
 // manually runs the blocks of commands below a heading of a page in the scenario's namespace and returns their output.
 // The words replace the manual's placeholders.
@@ -407,7 +407,7 @@ func snapshotsByTheManual(s *scenario) {
 	s.pod("cellar", with("cellar", "/data"), at(node2))
 	s.running("cellar")
 	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
-	s.manually(installManual, "Take one")
+	s.manually(snapshotManual, "Take one")
 	s.says("cellar", "echo again >> /data/visits && sync && wc -l < /data/visits", "2")
 	s.manually(controllerManual, "Name the node of a copy")
 	s.running("restored")
@@ -451,9 +451,9 @@ func snapshotsByTheController(s *scenario) {
 	s.pod("cellar", with("cellar", "/data"), at(node2))
 	s.running("cellar")
 	s.says("cellar", "echo visited > /data/visits && sync && cat /data/visits", "visited")
-	s.manually(installManual, "Take one")
-	s.manually(installManual, "Restore it")
-	s.manually(installManual, "Clone a volume")
+	s.manually(snapshotManual, "Take one")
+	s.manually(snapshotManual, "Restore it")
+	s.manually(snapshotManual, "Clone a volume")
 	for _, pod := range []string{"restored", "cloned"} {
 		s.says(pod, "cat /data/visits", "visited")
 		if got := s.runningOn(pod); got != node2 {
@@ -486,7 +486,7 @@ func snapshotOfNobody(s *scenario) {
 		}
 		return ""
 	})
-	seen := regexp.MustCompile(`(?m)^` + content + ` +taken +(\S+)`).FindStringSubmatch(s.manually(installManual, "See whether the snapshot-controller has the flag"))
+	seen := regexp.MustCompile(`(?m)^` + content + ` +taken +(\S+)`).FindStringSubmatch(s.manually(snapshotManual, "See whether the snapshot-controller has the flag"))
 	if len(seen) != 2 || seen[1] != "<none>" {
 		s.Fatalf("the manual shows a node: %q", seen)
 	}

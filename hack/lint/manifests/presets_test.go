@@ -433,15 +433,15 @@ func TestBareMetal(t *testing.T) {
 	}
 }
 
-// The settings in docs/install.md for disks that are mounted elsewhere: as on Talos and by clouds.
+// The settings in docs/distributions.md for disks that are mounted elsewhere: as on Talos and by clouds.
 func TestBareMetalElsewhere(t *testing.T) {
 	for set, want := range map[string]string{
 		"poolsDir=/var/mnt,poolSets[0].path=.,poolSets[0].match=disk*": "disks=/var/mnt,match=disk*,init",
 		"poolsDir=/mnt/disks,poolSets[0].path=.":                       "disks=/mnt/disks,init",
 	} {
-		text, err := os.ReadFile("../../../docs/install.md")
+		text, err := os.ReadFile("../../../docs/distributions.md")
 		if err != nil || !strings.Contains(string(text), "`--set '"+set+"'`") {
-			t.Errorf("docs/install.md does not have %s: %v", set, err)
+			t.Errorf("docs/distributions.md does not have %s: %v", set, err)
 		}
 		_, container := driver(t, objects(t, presetValues("bare-metal"), "--set="+set))
 		same(t, variable(container, "ROOTCELLAR_POOL_SETS"), want)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # In a guest of run.sh: shows on real udev, LVM and md that a file with the content of a disk takes its place. The rule
-# and the settings of docs/install.md prevent it for the driver's loop devices.
+# and the settings of docs/disks.md prevent it for the driver's loop devices.
 # Last line: N passed, N failed, N skipped.
 #
 # Needs: loop devices below /dev, udev; disks are loop devices with low numbers.

@@ -87,7 +87,7 @@ pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
         let place = format!("{page}: {}", block.heading);
         (place, reports[0]["enforcement"].clone())
     };
-    ["install.md", "operations.md"]
+    ["install.md", "disks.md"]
         .into_iter()
         .flat_map(|page| {
             let blocks = blocks(page, filesystem).into_iter();
@@ -100,7 +100,7 @@ pub fn follow(filesystem: &str) -> Vec<(String, Value)> {
 pub fn assert_enforced(filesystem: &str, by: &str) {
     let expected = [
         "install.md: kubeadm, bare metal",
-        "operations.md: Replace a disk",
+        "disks.md: Replace a disk",
     ]
     .map(|place| (place.to_owned(), Value::from(by)));
     assert_eq!(follow(filesystem), expected, "{filesystem}");
