@@ -36,9 +36,9 @@ pub(super) enum VolumeCommand {
         after_help = "Example:\n  rootcellar volume manifest --all --claims --snapshots | kubectl apply -f -"
     )]
     Manifest(Box<ManifestArgs>),
-    /// Delete a retained volume with all its data, through the server
+    /// Delete a retained volume with its data, through the server
     ///
-    /// It frees the space of a volume that the policy Retain left. Delete the PersistentVolume before,
+    /// A pool with the grace period keep= can bring it back, unless --now is given. It frees the space of a volume that the policy Retain left. Delete the PersistentVolume before,
     /// or Kubernetes keeps an object without data. The server refuses a published volume.
     #[command(after_help = "Example:\n  rootcellar volume delete ID")]
     Delete(DeleteArgs<VolumeId>),

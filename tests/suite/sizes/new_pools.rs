@@ -149,7 +149,7 @@ async fn a_pool_that_enforces_no_sizes_is_reported_everywhere() {
     };
     let path = node.pool();
     let path = path.to_str().unwrap();
-    let reason = "the ext4 has not the features project and quota";
+    let reason = "the ext4 lacks the features project and quota";
     let remedy = format!("umount {path} && tune2fs -O project,quota -Q prjquota");
 
     let made = program(&["pool", "init", "--node=test-node", path]);

@@ -150,7 +150,7 @@ impl MissingQuota {
             Self::MountOption => {
                 format!("the kernel says that {filesystem} was not mounted with prjquota")
             }
-            Self::Features => "the ext4 has not the features project and quota".to_owned(),
+            Self::Features => "the ext4 lacks the features project and quota".to_owned(),
             Self::Off => "quota is off on the btrfs".to_owned(),
             Self::Full => {
                 "the btrfs has full qgroups, which leave out subvolumes of pods".to_owned()
