@@ -1,7 +1,8 @@
 #!/bin/sh
 # Compares the documents with the tree: every promise in docs/semantics.md has a test, and no
 # relative link in the Markdown of the root, docs/, e2e/ or the chart is dead. The status of the project is the same line
-# everywhere, and names the versions that were run.
+# everywhere, and names the versions that were run. In docs/, links to headings lead somewhere, the programs have the
+# flags and the chart has the values that a page names, and figures are those of benches/results.
 #
 # Needs: nothing but a POSIX shell with awk, find, grep, sed and sort.
 set -eu
@@ -33,4 +34,81 @@ case $status in
 "$version is "*"$versions"*) ;;
 *) complain "the status line in README.md is not of $version, $versions: $status" ;;
 esac
+# Prints "PAGE#ANCHOR" for each heading of these pages.
+anchors() { # PAGE...
+    awk 'FNR == 1 { fence = 0 }
+        /^```/ { fence = !fence }
+        !fence && /^#+ / {
+            line = tolower($0)
+            sub(/^#+ /, "", line)
+            gsub(/\]\([^)]*\)/, "", line)
+            gsub(/[^a-z0-9_ -]/, "", line)
+            gsub(/ /, "-", line)
+            print FILENAME "#" line
+        }' "$@"
+}
+headings=$(cd docs && anchors ./*.md | sed 's/^\.\///')
+for page in docs/*.md; do
+    links=$(grep -oE '\]\(([a-z-]+\.md)?#[^) ]+\)' "$page" | sed 's/^](//; s/)$//')
+    for link in $links; do
+        case $link in "#"*) link=${page##*/}$link ;; esac
+        echo "$headings" | grep -qxF "$link" || complain "$page links to $link, which is no heading"
+    done
+done
+
+# The flags of all programs, by the fields and the arguments that their parsers name.
+flags=$(find src crates -name '*.rs' -exec awk '
+    /long = "/ { match($0, /long = "[a-z-]+/); print "--" substr($0, RSTART + 8, RLENGTH - 8) }
+    /#\[arg\(/ { argument = 1 }
+    argument && /^ *(pub(\([a-z]+\))? )?[a-z_]+: / {
+        sub(/^ *(pub(\([a-z]+\))? )?/, "")
+        sub(/:.*/, "")
+        gsub("_", "-")
+        print "--" $0
+        argument = 0
+    }' {} + | sort -u)
+named=$(cat README.md docs/*.md |
+    grep -oE '(rootcellar(-migrate|-fleet)?|volume|pool|snapshot)( "\$[A-Z_]+"| NODE)? [a-z]+( [^`|]*)?' |
+    grep -oE -- ' --[a-z][a-z-]+' | sort -u)
+for flag in $named; do
+    echo "$flags" | grep -qxF -- "$flag" || complain "no program has the flag $flag, which a document names"
+done
+
+# The values of the chart, in --set and in backquotes. Below "labels" a user chooses the keys.
+values=$(grep -oE '^ *"?[A-Za-z]+"?:' deploy/chart/values.yaml deploy/chart/values.schema.json | sed 's/:$//; s/^.*://; s/[" ]//g' | sort -u)
+for value in $(cat README.md docs/*.md deploy/chart/README.md hack/release/README.md |
+    grep -oE -- "--set '?[^ \`']+|\`(fleet|snapshots|monitoring|resizer|provisioner|networkPolicy|kubeApi)\.[A-Za-z.]+[:\`=]" |
+    sed "s/^--set '*//; s/[\`:]//g" | tr , '\n' | sed 's/=.*//; s/\[[0-9]*\]//g; s/labels\..*/labels/' | sort -u); do
+    for key in $(echo "$value" | tr . ' '); do
+        echo "$values" | grep -qxF "$key" || complain "the chart has no value $value, which a document names"
+    done
+done
+
+# Figures that a page has from benches/results. The format is the text of the page around the figure.
+figure() { # PAGE FILE COLUMN FORMAT ROW   the row begins so, with | for a tab
+    text=$(awk -F '\t' -v column="$3" -v format="$4" -v row="$5" '
+        { start = $0; gsub("\t", "|", start) }
+        index(start, row) == 1 { printf format, $column; exit }' "benches/results/$2")
+    grep -qF -- "${text:-no row}" "docs/$1" || complain "docs/$1 lacks '$text', which benches/results/$2 has in the row $5"
+}
+bound="claim until Bound, of 100 at once: p"
+for row in "200|10000|200 nodes, 10,000 volumes" "1000|10000|1,000 nodes, 10,000 volumes" "1000|30000|1,000 nodes, 30,000 volumes"; do
+    cells=${row##*|} at=${row%|*}
+    figure scale.md scale.tsv 4 "$cells | %.0f s |" "$at|${bound}50"
+    figure scale.md scale.tsv 4 " s | %.0f s |" "$at|${bound}99"
+done
+figure scale.md scale.tsv 4 "| 10,000 volumes | %s |" "1000|10000|scheduler, scoring on: pods with a claim"
+figure scale.md scale.tsv 4 "| 100 volumes | %s |" "1000|100|scheduler, scoring on: pods with a claim"
+figure scale.md scale.tsv 4 "\`percentageOfNodesToScore: 10\` | %s |" "1000|100|scheduler, percentageOfNodesToScore 10: pods with a claim"
+figure scale.md scale.tsv 4 "places %s such pods" "200|10000|scheduler, scoring on: pods with a claim"
+figure performance.md copies.tsv 3 "took %s ms" "xfs|snapshot of a file of 100 000 extents"
+figure performance.md copies.tsv 3 "wait %s ms" "xfs|longest that its writer waited"
+figure performance.md process.tsv 3 "%s MiB resident without volumes" "ext4|0|"
+figure performance.md process.tsv 3 "and %s MiB with 10 000" "ext4|10000|"
+for row in "all at once|50 pods at once" "from one snapshot|50 pods, restored from one snapshot" "a StatefulSet of 10|a StatefulSet of 10"; do
+    cells=${row#*|} workload=${row%|*}
+    figure performance.md startup.tsv 6 "| $cells | %.1f s | " "the chart's|50|all run|$workload|emptyDir"
+    figure performance.md startup.tsv 6 " s | %.1f s | " "the chart's|50|all run|$workload|rootcellar"
+    figure performance.md startup.tsv 9 " s | %s | " "the chart's|50|all run|$workload|rootcellar"
+done
 exit "$bad"
