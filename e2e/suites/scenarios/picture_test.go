@@ -20,7 +20,8 @@ var pictured = []struct {
 	command string
 }{
 	{false, "kubectl get pvc"},
-	{false, `kubectl get csistoragecapacities -A -o custom-columns='NODE:.nodeTopology.matchLabels.*,CLASS:.storageClassName,FREE:.capacity'`},
+	{false, `kubectl get csistoragecapacities -A -o jsonpath='{range .items[*]}{.capacity} {.nodeTopology.matchLabels.*} {.storageClassName}{"\n"}{end}' |
+    numfmt --from=auto --to=iec-i --round=down --padding=6`},
 	{true, "cd /var/lib/rootcellar/pools/default/volumes; ls; ls -l */data"},
 }
 
@@ -42,8 +43,11 @@ func (s *scenario) picture(file string) {
 		}
 		s.Must(err)
 		prompt := `<tspan fill="#8fbc6a">` + place + `$</tspan> `
-		lines = append(lines, prompt+`<tspan fill="#ffffff">`+html.EscapeString(shown.command)+"</tspan>")
-		width = max(width, len(place+"$ "+shown.command))
+		for _, text := range strings.Split(shown.command, "\n") {
+			lines = append(lines, prompt+`<tspan fill="#ffffff">`+html.EscapeString(text)+"</tspan>")
+			width = max(width, len(place+"$ "+text))
+			prompt = ""
+		}
 		for _, text := range strings.Split(strings.TrimRight(out, "\n"), "\n") {
 			lines = append(lines, html.EscapeString(text))
 			width = max(width, len(text))
