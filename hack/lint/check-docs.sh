@@ -15,7 +15,7 @@ complain() {
 
 hack/test/test-index.sh >/dev/null || bad=1
 
-for page in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md e2e/*.md e2e/suites/conformance/*.md deploy/chart/*.md; do
+for page in README.md CHANGELOG.md CONTRIBUTING.md ROADMAP.md SECURITY.md SUPPORT.md docs/*.md e2e/*.md e2e/suites/conformance/*.md deploy/chart/*.md; do
     links=$(grep -oE '\]\([^) ]+\)' "$page" | sed 's/^](//; s/)$//; s/#.*//')
     for link in $links; do
         case $link in *://*) continue ;; esac
@@ -23,8 +23,8 @@ for page in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs/*.md e2e/*.m
     done
 done
 
-status=$(sed -n 's/^\*\*Status:\*\* //p' README.md)
-for page in CHANGELOG.md docs/limits.md docs/compatibility.md deploy/chart/Chart.yaml; do
+status=$(sed -n 's/^> \*\*Status:\*\* //p' README.md)
+for page in CHANGELOG.md deploy/chart/Chart.yaml; do
     grep -qF "${status:-no status}" "$page" || complain "$page lacks the status line of README.md: $status"
 done
 run=$(sed -n 's/^| v\(1\.[0-9]*\)\.[0-9]* | scenarios .*/\1/p' docs/compatibility.md | sort -V)
