@@ -7,16 +7,14 @@ use super::{
     KeptVolume, NODE, ServedDisks, WELL, eventually, init_pool, mount_all, place_disk, unmount_all,
 };
 use support::disk::Disk;
-use support::loops::{LoopMount, run};
+use support::loops::{LoopMount, mount_loop, run};
 use support::picture::{self, Picture};
 use support::pod::PodNode;
 use support::require;
 
 /// Every file of a disk with its times, read at a mount point outside all pools.
 fn read_disk(image: &Path, aside: &Path) -> Picture {
-    run(Command::new("mount")
-        .args(["-o", "loop"])
-        .args([image, aside]));
+    mount_loop(image, aside, &[]);
     let picture = picture::with_times(aside);
     eventually("the inspected disks are unmounted", || {
         Command::new("umount")

@@ -328,7 +328,7 @@ pub fn append(file: &Path, most: u64) -> (u64, Option<Errno>) {
         let opened = File::options().append(true).create(true).open(file);
         let mut file = match opened {
             Ok(file) => file,
-            // A full volume has no space for a new name. What was removed from an XFS is free after a while.
+            // A full volume has no space for a new name. The blocks of a removed file of an XFS are free after a while.
             Err(error) => return (0, Errno::from_io_error(&error)),
         };
         let mut written = 0;

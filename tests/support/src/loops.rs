@@ -30,25 +30,18 @@ impl LoopMount {
 
     /// Mounts the image again, with options.
     pub fn mount(&self, options: &[&str]) {
-        let options = [&["loop"], options].concat().join(",");
-        run(Command::new("mount")
-            .args(["-o", &options])
-            .arg(&self.image)
-            .arg(&self.at));
+        mount_loop(&self.image, &self.at, options);
     }
 
     /// Mounts another image with the same kind of filesystem in its place, with options.
     pub fn mount_image(&self, image: &Path, options: &[&str]) {
         // A copy of an XFS has the UUID of the original, which may still be mounted.
         let needed: &[&str] = if self.filesystem == "xfs" {
-            &["loop", "nouuid"]
+            &["nouuid"]
         } else {
-            &["loop"]
+            &[]
         };
-        run(Command::new("mount")
-            .args(["-o", &[needed, options].concat().join(",")])
-            .arg(image)
-            .arg(&self.at));
+        mount_loop(image, &self.at, &[needed, options].concat());
     }
 
     /// Mounts a device that has the content of the image in its place, with options.
@@ -111,6 +104,20 @@ impl Drop for LoopMount {
         // Some tests leave it unmounted, and the end of the namespace removes a mount that remains.
         let _ = Command::new("umount").arg("-l").arg(&self.at).output();
     }
+}
+
+/// Mounts an image by a loop device. mount(8) gives up if others take the number that it found free, several times.
+pub fn mount_loop(image: &Path, at: &Path, options: &[&str]) {
+    let options = [&["loop"], options].concat().join(",");
+    let mut mount = Command::new("mount");
+    mount.args(["-o", &options]).args([image, at]);
+    super::eventually("a loop device is free", || {
+        let output = mount.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let is_taken = stderr.contains("failed to setup loop device");
+        assert!(output.status.success() || is_taken, "{mount:?}: {stderr}");
+        output.status.success()
+    });
 }
 
 /// A file on a loop device with a number of the driver's, as a pod's block volume is.
