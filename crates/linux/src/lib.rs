@@ -8,14 +8,15 @@
 //! (`hack/lint/check-imports.sh`):
 //!
 //! ```text
-//! tree, mount, image, quota      trees of pods, mounts, images, limits of the kernel
-//! filesystem, fault              facts about filesystems; a step that failed
-//! os, sys, sync                  system calls; locks
+//! tree, mount, io, image, quota   trees of pods, mounts, limits of I/O, images, limits of sizes
+//! filesystem, fault               facts about filesystems; a step that failed
+//! os, sys, sync                   system calls; locks
 //! ```
 
 pub mod fault;
 pub mod filesystem;
 pub mod image;
+pub mod io;
 pub mod mount;
 pub mod os;
 pub mod quota;
