@@ -189,6 +189,11 @@ impl Kind for VolumeRecord {
             let enforced_by = inspect::enforced_by(record.enforcement, record.quota_id());
             fields.add("enforced by", enforced_by);
         }
+        let limits = record.io_limits;
+        fields.add_if(
+            "I/O limits",
+            Some(limits).filter(|limits| !limits.is_none()),
+        );
         fields.add("used", or_dash(held.used()));
         fields.add_charge(held);
         let modes = json!(record.access_modes);

@@ -5,6 +5,7 @@ use objects::AccessMode;
 
 use crate::error::{Error, Result, Unsuitable};
 use crate::volume::class::{Class, EnforcementPolicy, Kind};
+use crate::volume::io_limits::check_unlimited;
 use pool::{Image, ImageContent, Pool, Sharing};
 
 /// A checked `VolumeCapability`.
@@ -41,7 +42,10 @@ pub(super) fn asked_image(class: &Class, capabilities: &[Capability]) -> Result<
             let problem = "a volume is a block device or has a filesystem, and both are asked for";
             return Err(Error::invalid("volume_capabilities", problem));
         }
-        (Kind::Directory, None) if devices == 0 => return Ok(None),
+        (Kind::Directory, None) if devices == 0 => {
+            check_unlimited(class)?;
+            return Ok(None);
+        }
         (Kind::Directory, Some(_)) if devices == 0 => Some(("allocation", "needs kind: image")),
         _ if class.exclusive => Some(("exclusive", "true is for directories, not for images")),
         _ if class.enforcement == EnforcementPolicy::None => Some((

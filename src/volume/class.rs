@@ -1,6 +1,7 @@
 //! The parameters of storage classes and snapshot classes.
 
 use linux::image::Allocation;
+use linux::io::IoLimits;
 use objects::{ClaimLabel, PoolName, ReclaimPolicy, SnapshotLabel};
 
 use crate::volume::parameter::{Parameter, Parametrized, set};
@@ -17,6 +18,8 @@ pub struct Class {
     pub kind: Kind,
     /// Whether the blocks of images are allocated at once, if the class says so.
     pub allocation: Option<Allocation>,
+    /// The limits of the I/O of pods with an image.
+    pub io_limits: IoLimits,
     /// Whether the kernel must enforce the size.
     pub enforcement: EnforcementPolicy,
     /// The parameters in the volume's record.
@@ -99,6 +102,10 @@ impl Parametrized for Class {
             let choices = choices.map(|choice| (choice.as_str(), Some(choice)));
             given.choose(&mut class.allocation, &choices)
         }),
+        Parameter::READ_BYTES,
+        Parameter::WRITE_BYTES,
+        Parameter::READ_OPERATIONS,
+        Parameter::WRITE_OPERATIONS,
         Parameter::recorded(
             "exclusive",
             &["true", "false"],

@@ -356,6 +356,7 @@ fn record(
         exclusive: request.class.exclusive,
         nodatacow,
         image,
+        io_limits: request.class.io_limits,
         ..VolumeRecord::new(id, request.name.clone())
     }
 }

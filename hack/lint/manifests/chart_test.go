@@ -173,6 +173,8 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"no pools", "pools: []", "pools and poolSets are both empty; name a pool or a pool set"},
 		{"unknown set option", "poolSets: [{name: a, requireMount: true}]", "additional properties 'requireMount' not allowed"},
 		{"set without a name", "poolSets: [{path: a}]", "at '/poolSets/0': missing property 'name'"},
+		{"limit of bytes as a number", "storageClasses: [{name: a, parameters: {writeBytesPerSecond: 50000000}}]", "at '/storageClasses/0/parameters/writeBytesPerSecond'"},
+		{"limit of operations with a unit", "storageClasses: [{name: a, parameters: {readsPerSecond: 1k}}]", "at '/storageClasses/0/parameters/readsPerSecond'"},
 		{"nodatacow as a boolean", "storageClasses: [{name: a, parameters: {nodatacow: true}}]", "at '/storageClasses/0/parameters/nodatacow'"},
 		{"exclusive as a boolean", "storageClasses: [{name: a, parameters: {exclusive: true}}]", "at '/storageClasses/0/parameters/exclusive'"},
 

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linux::image::Allocation;
+use linux::io::IoLimits;
 use linux::quota::Charge;
 use objects::{
     AccessMode, ClaimLabel, ObjectId, ReclaimPolicy, SnapshotId, SnapshotLabel, VolumeId,
@@ -299,6 +300,25 @@ format             1",
     for words in ["no limit", "nothing", "not counted"] {
         assert!(not_enforced.contains(words), "{not_enforced}");
     }
+}
+
+/// Proves: T11.
+#[test]
+fn the_limits_of_an_image_are_shown() {
+    let record = VolumeRecord {
+        io_limits: IoLimits {
+            write_bytes: Some(50 << 20),
+            read_operations: Some(500),
+            ..IoLimits::NONE
+        },
+        ..volume("pvc-1", None)
+    };
+    let Fields(rows) = VolumeRecord::fields(&pools()[0], &held(record, None));
+    let row = [
+        "I/O limits",
+        "50 MiB per second written, 500 reads per second",
+    ];
+    assert!(rows.contains(&row.map(str::to_owned).to_vec()), "{rows:?}");
 }
 
 /// Proves: T11.

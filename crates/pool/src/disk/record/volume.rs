@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use linux::io::IoLimits;
 use linux::os::now;
 use linux::quota::{Charge, Enforcement, OURS};
 use objects::{AccessMode, Bytes, ClaimLabel, ObjectId, PoolId, VolumeId, VolumeName};
@@ -51,6 +52,9 @@ pub struct VolumeRecord {
     /// Its image; `None` for a directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
+    /// The limits of the I/O of pods with its image.
+    #[serde(default, skip_serializing_if = "IoLimits::is_none")]
+    pub io_limits: IoLimits,
     /// The original, if it is a copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -92,6 +96,7 @@ impl VolumeRecord {
             exclusive: false,
             nodatacow: false,
             image: None,
+            io_limits: IoLimits::NONE,
             source: None,
             origin: None,
             inherited_bytes: Bytes::ZERO,
