@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use linux::fault::PathFault;
+use linux::io::CgroupPlace;
 use linux::mount::MountTable;
 use linux::os::Os;
 use objects::{DriverArgs, Invalid, NodeName, PoolName};
@@ -92,6 +93,29 @@ impl StateArgs {
     }
 }
 
+/// The flags for the limits of I/O.
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
+pub struct CgroupArgs {
+    /// Find the cgroup of pods in the first two levels of this mount of cgroup v2
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/cgroup",
+          value_parser = PoolOptions::absolute_path)]
+    pub cgroups: PathBuf,
+
+    /// Limit the I/O of the pods in this cgroup, instead of finding theirs
+    #[arg(long, value_name = "DIR", value_parser = PoolOptions::absolute_path)]
+    pub pods_cgroup: Option<PathBuf>,
+}
+
+impl CgroupArgs {
+    /// Where to find the cgroup of pods.
+    pub fn place(self) -> CgroupPlace {
+        match self.pods_cgroup {
+            Some(cgroup) => CgroupPlace::Pods(cgroup),
+            None => CgroupPlace::Tree(self.cgroups),
+        }
+    }
+}
+
 /// The configuration of the server.
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
@@ -120,6 +144,9 @@ pub struct Config {
     #[arg(long = "proc", value_name = "DIR", default_value = "/proc",
           value_parser = PoolOptions::absolute_path)]
     pub processes: PathBuf,
+
+    #[command(flatten)]
+    pub cgroup: CgroupArgs,
 
     #[command(flatten)]
     pub driver: DriverArgs,

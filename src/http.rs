@@ -338,6 +338,7 @@ mod tests {
             topology: "topology.example/node=n1".into(),
             kubelet_dir: dir.path().to_owned(),
             processes: "/proc".into(),
+            cgroup: linux::io::CgroupPlace::default(),
             state_dir: dir.path().join("state"),
             pools: vec![pool.parse().unwrap()],
             sets: Vec::new(),

@@ -90,6 +90,7 @@ pub fn run(config: Config, Configured { pools, sets }: Configured) -> Result<()>
         topology,
         kubelet_dir: config.kubelet_dir,
         processes: config.processes,
+        cgroup: config.cgroup.place(),
         state_dir: config.state.state_dir,
         pools,
         sets,

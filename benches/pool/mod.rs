@@ -113,6 +113,7 @@ impl Bench {
             topology: "topology.rootcellar.dev/node=bench".to_owned(),
             kubelet_dir: dir.path().join("kubelet"),
             processes: "/proc".into(),
+            cgroup: linux::io::CgroupPlace::default(),
             state_dir: dir.path().join("state"),
             pools: vec![option.parse().unwrap()],
             lock_wait: Duration::ZERO,

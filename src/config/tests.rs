@@ -44,6 +44,10 @@ fn the_defaults_are_as_documented() {
         },
         kubelet_dir: kubelet.path().into(),
         processes: "/proc".into(),
+        cgroup: CgroupArgs {
+            cgroups: "/sys/fs/cgroup".into(),
+            pods_cgroup: None,
+        },
         state: StateArgs {
             state_dir: "/var/lib/rootcellar/state".into(),
         },

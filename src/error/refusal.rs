@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use linux::filesystem::Filesystem;
 use linux::image::{Format, FormatFault};
+use linux::io::CgroupFault;
 use linux::mount::{self, UsersUnknown};
 use objects::{AccessMode, Bytes, Invalid, PoolId, PoolName, SnapshotName, VolumeId, VolumeName};
 use uuid::Uuid;
@@ -58,6 +59,10 @@ pub enum Refusal {
     ImageInUse { id: VolumeId, device: PathBuf },
     #[error(transparent)]
     Mount(mount::Error),
+    #[error(
+        "volume {id} has limits of I/O, which this node cannot set: {fault}; or remove them by `rootcellar volume limit {id}`"
+    )]
+    NoIoLimits { id: VolumeId, fault: CgroupFault },
     #[error("volume {id} is published at {at:?}; delete the pods that use it first")]
     Published { id: VolumeId, at: PathBuf },
     #[error(
@@ -202,6 +207,8 @@ pub enum Unsuitable {
     },
     #[error("the volume has {has}, and fs_type {wants:?} is asked for")]
     Format { has: &'static str, wants: String },
+    #[error("the class limits I/O, which this node cannot: {fault}")]
+    NoIoLimits { fault: CgroupFault },
     #[error("pool {pool} can get no image: {fault}")]
     NoProgram { pool: PoolName, fault: FormatFault },
     #[error(

@@ -41,6 +41,7 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
         topology: format!("{KEY}=n1"),
         kubelet_dir: dir.path().join("kubelet"),
         processes: "/proc".into(),
+        cgroup: linux::io::CgroupPlace::default(),
         state_dir: dir.path().join("state"),
         pools: pools.iter().map(pool).collect(),
         sets: Vec::new(),

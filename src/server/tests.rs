@@ -104,6 +104,7 @@ fn settings(dir: &Path, pools: Vec<PoolOptions>) -> Settings {
         topology: "topology.example/node=n1".into(),
         kubelet_dir: dir.to_owned(),
         processes: "/proc".into(),
+        cgroup: linux::io::CgroupPlace::default(),
         state_dir: dir.join("state"),
         pools,
         sets: Vec::new(),

@@ -54,6 +54,8 @@ enum Question {
     Class,
     /// Does the node have the program that formats the image?
     Program,
+    /// Can the node limit I/O, if the class wants that?
+    Limits,
     /// Does the pool take new objects?
     Cordon,
     /// Was every member read to which a volume with the id may have been moved?
@@ -73,20 +75,20 @@ impl Purpose {
     /// The questions for a purpose, in the order in which they are asked. The first refusal is the answer.
     const fn questions(self) -> &'static [Question] {
         use Question::{
-            Available, Class, Cordon, Destinations, Imports, ImportsAtHome, Members, Name, Program,
-            Target, Topology,
+            Available, Class, Cordon, Destinations, Imports, ImportsAtHome, Limits, Members, Name,
+            Program, Target, Topology,
         };
         #[rustfmt::skip]
         let questions: &[Question] = match self {
-            Self::Create => &[Topology, Members, Available, Class, Program, Cordon, Destinations, Name, Imports],
-            Self::Copy => &[Topology, Members, Available, Class, Cordon, Destinations, Name, Imports],
+            Self::Create => &[Topology, Members, Available, Class, Program, Limits, Cordon, Destinations, Name, Imports],
+            Self::Copy => &[Topology, Members, Available, Class, Limits, Cordon, Destinations, Name, Imports],
             Self::Snapshot => &[Topology, Cordon],
             Self::Import => &[Members, Cordon, Destinations, Name],
             Self::FinishImport => &[Name],
             // Not Cordon, because a volume comes back to a disk that is emptied, to be moved.
             Self::Undelete => &[Members, Destinations, Name, Imports, ImportsAtHome],
             Self::Move => &[Available, Cordon, Imports, Target],
-            Self::Report => &[Class, Program, Cordon, Destinations],
+            Self::Report => &[Class, Program, Limits, Cordon, Destinations],
             // They are in the pool already.
             Self::UndeleteSnapshot | Self::Expand => &[],
         };
@@ -210,6 +212,10 @@ impl Volumes {
             Question::Program => match arrival.fits {
                 Some((.., Some(image))) => images::check_program(pool, image),
                 _ => Ok(()),
+            },
+            Question::Limits => match arrival.fits {
+                Some((class, ..)) => self.check_io_limits(class),
+                None => Ok(()),
             },
             Question::Cordon => check_cordon(pool),
             Question::Destinations => self.check_destinations(pool, arrival.id),

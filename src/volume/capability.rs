@@ -5,7 +5,7 @@ use objects::AccessMode;
 
 use crate::error::{Error, Result, Unsuitable};
 use crate::volume::class::{Class, EnforcementPolicy, Kind};
-use crate::volume::io_limits::check_unlimited;
+use crate::volume::io_parameters::check_unlimited;
 use pool::{Image, ImageContent, Pool, Sharing};
 
 /// A checked `VolumeCapability`.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use linux::mount::Target;
-use objects::Bytes;
+use objects::{Bytes, ObjectId};
 
 use crate::error::{OutOfRange, Result};
 use crate::volume::admit::{Arrival, Purpose};
@@ -72,6 +72,7 @@ impl Volumes {
         };
         let file = pool.open_place(entry)?;
         let format = image.content.format();
+        let _lifted = self.image_devices.lift(entry.record.id.hash());
         Ok(self.mounter.grow(target, file.as_fd(), format)?)
     }
 }

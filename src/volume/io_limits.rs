@@ -1,159 +1,175 @@
-//! The limits of the I/O of pods with images: the parameters of classes.
+//! When the kernel gets the limits of the I/O of pods with images, and when they are lifted.
 
-use linux::io::IoLimits;
-use objects::{Bytes, digits};
+use std::path::Path;
 
-use crate::error::{Error, Result};
+use linux::fault::PathFault;
+use linux::image::loops::{self, Number};
+use linux::io::CgroupFault;
+use linux::mount::{Found, MountOptions, Mountable, Prepared, Target};
+use linux::os::Status;
+use objects::{NameHash, ObjectId};
+
+use crate::error::{Error, Refusal, Result, Unsuitable};
 use crate::volume::class::Class;
-use crate::volume::parameter::{Given, Parameter};
+use crate::volume::image_devices::Lifted;
+use crate::volume::volumes::Volumes;
+use pool::{Entry, Pool, VolumeRecord};
 
-/// The least limits per second. With lower ones, one operation could take minutes, and a process that waits for it cannot be
-/// killed.
-const LEAST_BYTES: u64 = 1 << 20;
-const LEAST_OPERATIONS: u64 = 10;
-
-/// The largest number of operations; the kernel takes 4294967295 for no limit.
-const MOST_OPERATIONS: u64 = u32::MAX as u64 - 1;
-
-const BYTES: &[&str] = &["50Mi", "1048576"];
-const OPERATIONS: &[&str] = &["500", "10"];
-
-impl Parameter<Class> {
-    pub(super) const READ_BYTES: Self = Self::new("readBytesPerSecond", BYTES, |class, given| {
-        given.limit(&mut class.io_limits.read_bytes, parse_bytes)
-    });
-    pub(super) const WRITE_BYTES: Self = Self::new("writeBytesPerSecond", BYTES, |class, given| {
-        given.limit(&mut class.io_limits.write_bytes, parse_bytes)
-    });
-    pub(super) const READ_OPERATIONS: Self =
-        Self::new("readsPerSecond", OPERATIONS, |class, given| {
-            given.limit(&mut class.io_limits.read_operations, parse_operations)
-        });
-    pub(super) const WRITE_OPERATIONS: Self =
-        Self::new("writesPerSecond", OPERATIONS, |class, given| {
-            given.limit(&mut class.io_limits.write_operations, parse_operations)
-        });
-}
-
-impl Given<'_> {
-    fn limit(self, field: &mut Option<u64>, parse: fn(&str) -> Result<u64, String>) -> Result<()> {
-        *field = Some(parse(self.value).map_err(|problem| self.is_wrong(&problem))?);
-        Ok(())
+impl Volumes {
+    /// Refuses a class with limits on a node that cannot limit.
+    pub(super) fn check_io_limits(&self, class: &Class) -> Result<()> {
+        if class.io_limits.is_none() {
+            return Ok(());
+        }
+        let checked = self.image_devices.check();
+        checked.map_err(|fault| Unsuitable::NoIoLimits { fault }.into())
     }
-}
 
-/// Parses a limit of bytes per second, as in 50Mi.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let bytes = Bytes::parse(text).filter(|bytes| bytes.0 >= LEAST_BYTES);
-    let problem = || format!("{text:?} is not a number of bytes such as 50Mi, at least 1Mi");
-    bytes.map(|bytes| bytes.0).ok_or_else(problem)
-}
-
-/// Parses a limit of operations per second.
-pub fn parse_operations(text: &str) -> Result<u64, String> {
-    let operations = digits(text).filter(|it| (LEAST_OPERATIONS..=MOST_OPERATIONS).contains(it));
-    let problem =
-        || format!("{text:?} is not a number from {LEAST_OPERATIONS} to {MOST_OPERATIONS}");
-    operations.ok_or_else(problem)
-}
-
-/// Refuses a class with limits whose volumes are directories.
-pub(super) fn check_unlimited(class: &Class) -> Result<()> {
-    let IoLimits {
-        read_bytes,
-        write_bytes,
-        read_operations,
-        write_operations,
-    } = class.io_limits;
-    let given = [
-        (Parameter::READ_BYTES.key, read_bytes),
-        (Parameter::WRITE_BYTES.key, write_bytes),
-        (Parameter::READ_OPERATIONS.key, read_operations),
-        (Parameter::WRITE_OPERATIONS.key, write_operations),
-    ];
-    match given.into_iter().find(|(_, limit)| limit.is_some()) {
-        None => Ok(()),
-        Some((key, _)) => Err(Error::invalid(
-            format!("parameter {key:?}"),
-            "needs kind: image, because the kernel limits I/O by device, and the directories of a pool share one",
-        )),
+    /// Makes the mount for a publication, and sets the limits of its device, which no pod can use before.
+    pub(super) fn prepare_limited(
+        &self,
+        entry: &Entry,
+        source: Mountable<'_>,
+        target: &Target,
+        options: MountOptions,
+    ) -> Result<Prepared> {
+        let prepared = self.mounter.prepare(source, target, options)?;
+        if let Some(number) = prepared.number {
+            let limited = self.image_devices.limit_new(number, &entry.record);
+            limited.map_err(not_limited(&entry.record))?;
+        }
+        Ok(prepared)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::volume::parameter::set;
+    /// Remembers the device of a published volume, and makes sure that the kernel limits it: an unpublish elsewhere may have
+    /// lifted the limits meanwhile.
+    pub(super) fn limit_published(&self, entry: &Entry, number: Option<Number>) -> Result<()> {
+        let record = &entry.record;
+        if let Some(number) = number {
+            self.image_devices.add(number, record);
+        }
+        if record.io_limits.is_none() {
+            return Ok(());
+        }
+        let applied = self.image_devices.apply(record.id.hash());
+        applied.map(drop).map_err(not_limited(record))
+    }
 
-    #[test]
-    fn a_limit_is_a_number_within_bounds() {
-        let parsed = |key: &str, value: &str| {
-            let mut class = Class::default();
-            set(&mut class, key, value).map(|()| class.io_limits)
+    /// Lifts the limits of a volume for its last unmount, which writes back. Other unmounts write nothing.
+    pub(super) fn lift_for_last(
+        &self,
+        volume: NameHash,
+        target: &Path,
+        mounted: Option<Status>,
+    ) -> Option<Lifted<'_>> {
+        let targets = self.publications.of(volume);
+        if targets.iter().any(|(other, _)| other != target) {
+            return None;
+        }
+        let lifted = self.image_devices.lift(volume);
+        if lifted.is_empty()
+            && let Some(mounted) = mounted
+        {
+            // The pool was not opened yet, so that its devices are unknown.
+            number_at(mounted).inspect(|number| self.image_devices.remove(*number));
+        }
+        Some(lifted)
+    }
+
+    /// Forgets the devices of a volume without a target.
+    pub(super) fn forget_unpublished(&self, volume: NameHash) {
+        let is_unpublished = || self.publications.of(volume).is_empty();
+        self.image_devices.forget_if(volume, is_unpublished);
+    }
+
+    /// Takes over a device from the server before. One that no mount shows is about to be detached.
+    pub(super) fn learn_io_limits(&self, record: &VolumeRecord, number: Number, is_shown: bool) {
+        if !is_shown {
+            self.image_devices.remove(number);
+            return;
+        }
+        self.image_devices.add(number, record);
+        if let Err(error) = self.image_devices.apply(record.id.hash()) {
+            let id = record.id;
+            tracing::error!(%id, %error, "the I/O of a published volume is not limited");
+        }
+    }
+
+    /// Removes the limits that an earlier server left for devices which no volume has any more. Nobody has a volume
+    /// published before this server is loaded.
+    pub(super) fn clear_io_limits(&self) {
+        let shown = match self.mounter.shown_loops() {
+            Ok(shown) => shown,
+            Err(error) => {
+                tracing::warn!(%error, "left limits of I/O without a volume");
+                return;
+            }
         };
-        for (key, value, limits) in [
-            (
-                "readBytesPerSecond",
-                "1Mi",
-                IoLimits {
-                    read_bytes: Some(1 << 20),
-                    ..IoLimits::NONE
-                },
-            ),
-            (
-                "writeBytesPerSecond",
-                "5000000",
-                IoLimits {
-                    write_bytes: Some(5_000_000),
-                    ..IoLimits::NONE
-                },
-            ),
-            (
-                "readsPerSecond",
-                "10",
-                IoLimits {
-                    read_operations: Some(10),
-                    ..IoLimits::NONE
-                },
-            ),
-            (
-                "writesPerSecond",
-                "4294967294",
-                IoLimits {
-                    write_operations: Some(4_294_967_294),
-                    ..IoLimits::NONE
-                },
-            ),
-        ] {
-            assert_eq!(parsed(key, value).unwrap(), limits);
-        }
-        for (key, value) in [
-            ("readBytesPerSecond", "0"),
-            ("readBytesPerSecond", "1023Ki"),
-            ("writeBytesPerSecond", "max"),
-            ("writeBytesPerSecond", "-5Mi"),
-            ("writeBytesPerSecond", ""),
-            ("readsPerSecond", "9"),
-            ("readsPerSecond", "1k"),
-            ("writesPerSecond", "4294967295"),
-        ] {
-            let refused = parsed(key, value).unwrap_err().to_string();
-            assert!(
-                refused.contains(&format!("{value:?} is not a number")),
-                "{refused}"
-            );
+        match self.image_devices.clear(&shown) {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "removed limits of I/O without a volume"),
+            Err(CgroupFault::Io(error)) => {
+                tracing::warn!(%error, "left limits of I/O without a volume");
+            }
+            // A node that cannot limit has no limits.
+            Err(error) => tracing::debug!(%error, "there are no limits of I/O"),
         }
     }
 
-    #[test]
-    fn a_directory_has_no_limits() {
-        let mut class = Class::default();
-        check_unlimited(&class).unwrap();
-        class.io_limits.write_operations = Some(10);
-        let refused = check_unlimited(&class).unwrap_err().to_string();
-        assert!(
-            refused.starts_with("parameter \"writesPerSecond\": needs kind: image"),
-            "{refused}"
-        );
+    /// Sets the limits of the published volumes of a pool again that the kernel lost, such as when somebody has disabled
+    /// the controller for a moment.
+    pub(super) fn restore_io_limits(&self, pool: &Pool) {
+        for entry in pool.state.limited_images() {
+            let id = entry.record.id;
+            if pool.silence().is_some() {
+                return;
+            }
+            match self.restored(id.hash()) {
+                Ok(false) => {}
+                Ok(true) => {
+                    tracing::warn!(%id, "the kernel had lost limits of I/O, and has them again");
+                }
+                Err(fault) => {
+                    if self.image_devices.reports(id.hash(), true) {
+                        tracing::error!(%id, %fault, "the I/O of a published volume is not limited");
+                    }
+                    continue;
+                }
+            }
+            self.image_devices.reports(id.hash(), false);
+        }
     }
+
+    fn restored(&self, volume: NameHash) -> Result<bool, CgroupFault> {
+        if !self.image_devices.differs(volume)? {
+            return Ok(false);
+        }
+        // Its target may have been unmounted by hand, so that another volume has the number now.
+        let shown = self.mounter.shown_loops();
+        let failed = PathFault::at("read", Path::new("/proc/self/mountinfo"));
+        self.image_devices
+            .forget_hidden(volume, &shown.map_err(failed)?);
+        self.image_devices.apply(volume)
+    }
+}
+
+/// The number of the device of a publication, whose mount was there or was made.
+pub(super) fn number_of(found: Found, prepared: Option<&Prepared>) -> Option<Number> {
+    match (found, prepared) {
+        (_, Some(prepared)) => prepared.number,
+        (Found::Mount(mounted), None) => number_at(mounted),
+        _ => None,
+    }
+}
+
+/// The number of the driver's device that a mount shows: the one of its node, or the one below its filesystem.
+fn number_at(mounted: Status) -> Option<Number> {
+    let shown = [mounted.rdev, mounted.id.device];
+    shown.into_iter().find(|number| loops::may_be_own(*number))
+}
+
+/// The error of a volume whose limits cannot be set.
+fn not_limited(record: &VolumeRecord) -> impl Fn(CgroupFault) -> Error {
+    let id = record.id;
+    move |fault| Refusal::NoIoLimits { id, fault }.into()
 }

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use crate::error::{Difference, Error, Existing, Refusal, Result};
 use crate::volume::ids::{parse_id, shorten};
 use crate::volume::images;
+use crate::volume::io_limits::number_of;
 use crate::volume::publications;
 use crate::volume::requests::{PublishRequest, Stats, Usage};
 use crate::volume::volumes::Volumes;
@@ -70,7 +71,7 @@ impl Volumes {
             Found::Other(kind) => return Err(occupied(&target, occupant(kind))),
             Found::Directory(_) | Found::Nothing => {
                 check_alone(&entry, mode, published)?;
-                let prepared = self.mounter.prepare(source, &target, options);
+                let prepared = self.prepare_limited(&entry, source, &target, options);
                 match &prepared {
                     Ok(_) if matches!(source, Mountable::Image { root: Some(_), .. }) => {
                         pool.record_use(&entry)?;
@@ -78,16 +79,18 @@ impl Volumes {
                     Err(_) if image.is_some() => self.tidy_devices(),
                     _ => {}
                 }
-                prepared.map(Some).map_err(Error::from)
+                prepared.map(Some)
             }
         };
         // Only now, because the disk may hang until here, and an unpublish must not wait for it.
         let _target = publishing.lock_target()?;
-        if let Some(prepared) = prepared? {
+        let prepared = prepared?;
+        let number = number_of(found, prepared.as_ref());
+        if let Some(prepared) = prepared {
             self.mount_at(id, &target, source.shown(), prepared)?;
         }
         self.publications.add(id.hash(), target.path(), Some(mode));
-        Ok(())
+        self.limit_published(&entry, number)
     }
 
     /// Inspects the target of a publication. A device may be mounted on an empty file, which a reboot
@@ -232,6 +235,7 @@ impl Volumes {
         let _target = self.in_flight.lock_to_unpublish(target.path())?;
         let owner = self.publications.at(target.path()).map(|(owner, _)| owner);
         let asked = VolumeId::parse(id).map(|id| id.hash());
+        let volume = owner.or(asked);
         let anothers = owner.is_some_and(|owner| asked != Some(owner));
         let found = self.mounter.inspect(&target);
         let mounted = match &found {
@@ -245,13 +249,13 @@ impl Volumes {
         }
         // Also one that is not held, because it did not answer when the pool was opened.
         let is_device = mounted.is_some_and(|mounted| mounted.rdev.0 == loops::MAJOR);
-        let devices = owner.or(asked);
         let devices =
-            devices.filter(|volume| is_device || self.publications.has_devices(Some(*volume)));
+            volume.filter(|volume| is_device || self.publications.has_devices(Some(*volume)));
         // A publication elsewhere may be about to use the device.
         let _devices = devices
             .map(|volume| self.in_flight.lock_devices(volume))
             .transpose()?;
+        let _lifted = volume.map(|volume| self.lift_for_last(volume, target.path(), mounted));
         self.mounter.unmount(&target)?;
         if let Some(mounted) = mounted {
             self.detach_unheld(mounted.rdev)?;
@@ -262,6 +266,7 @@ impl Volumes {
         if let Some(owner) = owner {
             self.publications.remove(owner, target.path());
         }
+        volume.inspect(|volume| self.forget_unpublished(*volume));
         let has_devices = devices.is_some() || mounted.as_ref().is_some_and(shows_device);
         if has_devices {
             self.tidy_devices();

@@ -102,6 +102,7 @@ impl Volumes {
                 continue;
             };
             let is_shown = shown.contains(&device);
+            self.learn_io_limits(&entry.record, device, is_shown);
             if let Err(error) = self.adopt(&entry.record, device, file, is_shown) {
                 tracing::warn!(%id, %error, "left a device as it was");
             }

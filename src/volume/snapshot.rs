@@ -141,6 +141,7 @@ impl Volumes {
             self.check_unpublished(pool, volume)?;
             return Ok(lock);
         }
+        let _lifted = self.image_devices.lift(volume.record.id.hash());
         if volume.record.is_device() {
             for device in self.mounter.loops_of(pool.open_place(volume)?.as_fd())? {
                 let failed = PathFault::at("write the changes of pods in", &device.path);

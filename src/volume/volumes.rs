@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use linux::fault::PathFault;
+use linux::io::CgroupPlace;
 use linux::mount::{KernelMounter, MountTable, Mounter, Target};
 use linux::os::Os;
 use linux::quota::{KernelQuotas, Quotas};
@@ -13,6 +14,7 @@ use objects::NodeName;
 
 use crate::error::{Error, Result};
 use crate::volume::ids::parse_id;
+use crate::volume::image_devices::ImageDevices;
 use crate::volume::in_flight::InFlight;
 use crate::volume::pools::Pools;
 use crate::volume::publications::Publications;
@@ -41,6 +43,8 @@ pub struct Settings {
     pub kubelet_dir: PathBuf,
     /// The mount of proc(5) with the processes of the host.
     pub processes: PathBuf,
+    /// Where to find the cgroup of pods.
+    pub cgroup: CgroupPlace,
     /// The directory in which the server remembers its pools.
     pub state_dir: PathBuf,
     pub pools: Vec<PoolOptions>,
@@ -79,6 +83,7 @@ pub struct Volumes {
     pub(super) known_pools: Arc<KnownPools>,
     pub(super) pools: Pools,
     pub(super) publications: Publications,
+    pub(super) image_devices: ImageDevices,
     pub(super) in_flight: InFlight,
     /// The number of volumes that have left a pool for another.
     pub(super) moves: AtomicU64,
@@ -108,6 +113,7 @@ impl Volumes {
         let table = mount_table(seams.mounter.as_ref())?;
         let pools = Pools::new(&settings.pools, settings.sets.clone(), &table, context)?;
         Ok(Self {
+            image_devices: ImageDevices::new(settings.cgroup.clone()),
             settings,
             mounter: seams.mounter,
             known_pools,
@@ -139,6 +145,7 @@ impl Volumes {
         for pool in pools.iter() {
             pool.start_reclaiming().map_err(no_thread(pool))?;
         }
+        self.clear_io_limits();
         self.loaded.get_or_init(Instant::now);
         Ok(())
     }
@@ -180,6 +187,7 @@ impl Volumes {
         pool.check(&|disk, index| self.learn_publications(disk, index));
         self.finish_moves(pool);
         self.refill_images(pool);
+        self.restore_io_limits(pool);
     }
 
     /// Whether there are pool sets, whose members come and go with mounts.

@@ -15,6 +15,7 @@ mod hostile;
 mod images;
 mod imports;
 mod inventory;
+mod io_limits;
 mod kept;
 mod label;
 mod load;

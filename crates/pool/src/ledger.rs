@@ -287,6 +287,13 @@ impl PoolState {
             .collect()
     }
 
+    /// The images with limits of I/O.
+    pub fn limited_images(&self) -> Vec<Arc<Entry>> {
+        let is_limited = |entry: &&Arc<Entry>| !entry.record.io_limits.is_none();
+        let state = self.lock();
+        state.index.volumes().filter(is_limited).cloned().collect()
+    }
+
     /// At most `count` entries that match, with ids after the given one, in order.
     pub fn after<R: Resource>(
         &self,

@@ -209,35 +209,6 @@ async fn a_repeated_request_may_differ_in_the_fields_of_kubernetes_objects() {
     assert_eq!(record["format"], 1, "an older driver serves the volume");
 }
 
-/// The limits of a class that was made again hold for new volumes only.
-///
-/// Proves: V10.
-#[tokio::test]
-async fn a_repeated_request_may_differ_in_the_limits_of_io() {
-    let driver = Driver::start();
-    let request = |limit: &str| csi::CreateVolumeRequest {
-        name: "pvc-1".into(),
-        capacity_range: Some(csi::CapacityRange {
-            required_bytes: 16 << 20,
-            limit_bytes: 0,
-        }),
-        volume_capabilities: vec![block()],
-        parameters: map(&[("kind", "image"), ("writesPerSecond", limit)]),
-        ..Default::default()
-    };
-    let first = answer!(driver.controller.create_volume(request("500")));
-    let again = answer!(driver.controller.create_volume(request("600")));
-    assert_eq!(again, first);
-    let volumes = driver.dir.path().join("default/volumes");
-    let directory = std::fs::read_dir(volumes).unwrap().next().unwrap().unwrap();
-    let record = std::fs::read(directory.path().join("volume.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
-    assert_eq!(
-        record["io_limits"],
-        serde_json::json!({"write_operations": 500})
-    );
-}
-
 /// Proves: A2.
 #[tokio::test]
 async fn an_unsupported_capability_is_a_message_and_no_error() {

@@ -12,6 +12,7 @@
     reason = "a new one is a directory on the disk"
 )]
 
+pub mod cgroup;
 pub mod disk;
 pub mod disk_node;
 pub mod driver_node;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linux::image::loops as loop_devices;
+use linux::io::CgroupPlace;
 use linux::mount::{MountEntry, MountOptions, MountTable, Mounter};
 use linux::os::{self, FileId, Os};
 use linux::quota::{KernelQuotas, Quotas};
@@ -191,6 +193,7 @@ impl Node {
             topology: format!("topology.rootcellar.dev/node={NODE}"),
             kubelet_dir: self.path("kubelet"),
             processes: "/proc".into(),
+            cgroup: CgroupPlace::Tree(self.path("cgroup")),
             state_dir: self.path("state"),
             pools: pools.iter().map(parse).collect(),
             sets: Vec::new(),

@@ -1,6 +1,7 @@
 //! Mounts that exist only in memory, for tests that do not need the kernel's.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,19 @@ pub struct FakeMounter {
     mounts: Mutex<BTreeMap<PathBuf, FakeMount>>,
     /// The loop device of each image that was mounted, and how it is shown.
     images: Mutex<BTreeMap<FileId, (Number, Shown)>>,
+    watch: Watch,
+}
+
+/// Gets the name of each step before it.
+#[derive(Default)]
+struct Watch(Option<Box<Watcher>>);
+
+type Watcher = dyn Fn(&str) + Send + Sync;
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
 }
 
 /// The number of the first loop device.
@@ -36,6 +50,18 @@ struct FakeMount {
 }
 
 impl FakeMounter {
+    /// A fake that calls `watch` with the name of each step before it: attach, unmount and grow.
+    pub fn watched(watch: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self {
+            watch: Watch(Some(Box::new(watch))),
+            ..Self::default()
+        }
+    }
+
+    fn watch(&self, step: &str) {
+        self.watch.0.iter().for_each(|watch| watch(step));
+    }
+
     /// The targets with a mount.
     pub fn mounted(&self) -> Vec<PathBuf> {
         self.lock().keys().cloned().collect()
@@ -59,10 +85,12 @@ impl Mounter for FakeMounter {
         let mut images = self.images.lock().unwrap();
         // A deleted image may have had the inode.
         let before = images.remove(&id);
+        let mut number = None;
         if source.shown() != Shown::Directory {
             let next = images.values().map(|((_, minor), _)| minor + 1).max();
-            let number = before.map_or((MAJOR, next.unwrap_or(FIRST)), |(number, _)| number);
-            images.insert(id, (number, source.shown()));
+            let of = before.map_or((MAJOR, next.unwrap_or(FIRST)), |(number, _)| number);
+            images.insert(id, (of, source.shown()));
+            number = Some(of);
         }
         let flags = match source {
             Mountable::Device { .. } => options.flags & StatVfsMountFlags::RDONLY,
@@ -71,11 +99,13 @@ impl Mounter for FakeMounter {
         Ok(Prepared {
             mount,
             flags,
+            number,
             device: None,
         })
     }
 
     fn attach(&self, prepared: &Prepared, target: &Target) -> Result<()> {
+        self.watch("attach");
         let fail = |errno: Errno| target.error("mount at", errno);
         let Prepared { mount, flags, .. } = prepared;
         let id = os::status(mount).map_err(fail)?.id;
@@ -153,6 +183,7 @@ impl Mounter for FakeMounter {
     }
 
     fn grow(&self, _: &Target, _image: BorrowedFd<'_>, _format: Option<Format>) -> Result<()> {
+        self.watch("grow");
         Ok(())
     }
 
@@ -165,6 +196,7 @@ impl Mounter for FakeMounter {
     }
 
     fn unmount(&self, target: &Target) -> Result<()> {
+        self.watch("unmount");
         self.lock().remove(target.path());
         Ok(())
     }

@@ -33,6 +33,12 @@ pub enum CgroupPlace {
     Pods(PathBuf),
 }
 
+impl Default for CgroupPlace {
+    fn default() -> Self {
+        Self::Tree("/sys/fs/cgroup".into())
+    }
+}
+
 /// The reason why this node limits no I/O.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupFault {

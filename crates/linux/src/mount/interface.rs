@@ -91,6 +91,8 @@ pub struct Prepared {
     pub mount: OwnedFd,
     /// The flags among [`MountOptions::visible`].
     pub flags: StatVfsMountFlags,
+    /// The number of the loop device with the image, if it is one.
+    pub number: Option<loops::Number>,
     /// The device, if the mount is of its node. Without a mount, it is detached when this is dropped.
     pub device: Option<Loop>,
 }

@@ -36,6 +36,7 @@ impl Mounter for KernelMounter {
         let base = source.base();
         let base = base.map_err(|errno| target.error("prepare", errno))?;
         let (set, clear) = attributes(options);
+        let mut number = None;
         let mount = match source {
             Mountable::Directory(dir) => private_clone(dir, set, clear)
                 .map_err(|errno| target.error("clone the volume's mount for", errno))?,
@@ -46,6 +47,7 @@ impl Mounter for KernelMounter {
                 root,
             } => {
                 let device = writable_device(file, allocation, target)?;
+                number = Some(device.device);
                 mount_image(&device, file, format, root)
                     .and_then(|mount| {
                         sys::mount_setattr(mount.as_fd(), set, clear, libc::MS_PRIVATE)?;
@@ -75,6 +77,7 @@ impl Mounter for KernelMounter {
         Ok(Prepared {
             mount,
             flags,
+            number,
             device: None,
         })
     }
@@ -167,6 +170,7 @@ fn prepare_device(
     Ok(Prepared {
         mount: private_clone(node, 0, libc::MOUNT_ATTR_NODEV).map_err(failed)?,
         flags: StatVfsMountFlags::empty(),
+        number: Some(device.device),
         device: Some(device),
     })
 }

@@ -31,6 +31,7 @@ impl Tree {
     }
 }
 
+/// Proves: IO3.
 #[test]
 fn the_cgroup_of_pods_is_found_by_its_name() {
     for (cgroups, expected) in [
@@ -59,6 +60,7 @@ fn the_cgroup_of_pods_is_found_by_its_name() {
     }
 }
 
+/// Proves: IO3.
 #[test]
 fn an_unknown_layout_is_no_cgroup_of_pods() {
     let refusal = |tree: &Tree| tree.find().unwrap_err();
@@ -98,6 +100,7 @@ fn an_unknown_layout_is_no_cgroup_of_pods() {
     assert!(matches!(refused, CgroupFault::NoTree { .. }), "{refused}");
 }
 
+/// Proves: IO3.
 #[test]
 fn a_given_cgroup_has_any_name() {
     let tree = Tree::new(&["a/b/c", "kubepods"]);

@@ -1,0 +1,238 @@
+//! The loop devices of published images, and the limits of the I/O of pods with them.
+//!
+//! The kernel has the limits in the top cgroup of pods, by the number of the device. The driver's own I/O is limited too,
+//! because it is a pod. So a limit is lifted while the driver waits for writes of pods: before an unmount, a copy, a growth
+//! and a detachment.
+//!
+//! A change of a limit may wait until the operations of the device have ended, and its disk may hang. So only the lock of that
+//! one device is held meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use linux::image::loops::{self, Number};
+use linux::io::{CgroupFault, CgroupPlace, IoLimits, PodsCgroup};
+use linux::sync::lock;
+use objects::{NameHash, ObjectId};
+
+use pool::VolumeRecord;
+
+#[derive(Debug)]
+pub(crate) struct ImageDevices {
+    place: CgroupPlace,
+    all: Mutex<BTreeMap<Number, Arc<Device>>>,
+    /// The volumes without their limits that were reported.
+    unlimited: Mutex<BTreeSet<NameHash>>,
+}
+
+#[derive(Debug)]
+struct Device {
+    number: Number,
+    volume: NameHash,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    limits: IoLimits,
+    /// The number of calls that need the device without a limit.
+    lifts: usize,
+}
+
+impl State {
+    /// The limits that the kernel shall have now.
+    fn wanted(&self) -> IoLimits {
+        match self.lifts {
+            0 => self.limits,
+            _ => IoLimits::NONE,
+        }
+    }
+}
+
+/// Devices without limits, which return when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Lifted<'a> {
+    of: &'a ImageDevices,
+    devices: Vec<Arc<Device>>,
+}
+
+impl ImageDevices {
+    pub(super) fn new(place: CgroupPlace) -> Self {
+        Self {
+            place,
+            all: Mutex::default(),
+            unlimited: Mutex::default(),
+        }
+    }
+
+    /// Fails if this node limits no I/O.
+    pub(super) fn check(&self) -> Result<(), CgroupFault> {
+        PodsCgroup::find(&self.place).map(drop)
+    }
+
+    /// Adds a device that shows the image of a volume. The kernel has its limits already, or gets them by
+    /// [`ImageDevices::apply`].
+    pub(super) fn add(&self, number: Number, record: &VolumeRecord) {
+        let (volume, limits) = (record.id.hash(), record.io_limits);
+        let mut all = lock(&self.all);
+        if all.get(&number).is_some_and(|known| known.volume == volume) {
+            return;
+        }
+        let state = Mutex::new(State { limits, lifts: 0 });
+        let device = Device {
+            number,
+            volume,
+            state,
+        };
+        all.insert(number, Arc::new(device));
+    }
+
+    /// Limits a device before a pod can use it.
+    pub(super) fn limit_new(
+        &self,
+        number: Number,
+        record: &VolumeRecord,
+    ) -> Result<(), CgroupFault> {
+        let known = lock(&self.all).get(&number).cloned();
+        match known.filter(|known| known.volume == record.id.hash()) {
+            Some(known) => self.apply_to(&known).map(drop),
+            None if record.io_limits.is_none() => Ok(()),
+            None => self.set(number, record.io_limits).map(drop),
+        }
+    }
+
+    /// Sets the limits of the devices of a volume in the kernel. Returns whether it had others.
+    pub(super) fn apply(&self, volume: NameHash) -> Result<bool, CgroupFault> {
+        let mut changed = false;
+        for device in self.of(volume) {
+            changed |= self.apply_to(&device)?;
+        }
+        Ok(changed)
+    }
+
+    /// Lifts the limits of a volume.
+    pub(super) fn lift(&self, volume: NameHash) -> Lifted<'_> {
+        let devices = self.of(volume);
+        for device in &devices {
+            let mut state = lock(&device.state);
+            state.lifts += 1;
+            if !state.limits.is_none()
+                && let Err(error) = self.set(device.number, IoLimits::NONE)
+            {
+                tracing::warn!(volume = %device.volume, %error, "a limit of I/O stays, so that writing back takes longer");
+            }
+        }
+        Lifted { of: self, devices }
+    }
+
+    /// Removes the limits that the kernel has for a device. A device of a pool that was not opened yet gets them again when it
+    /// is opened.
+    pub(super) fn remove(&self, number: Number) {
+        if loops::may_be_own(number)
+            && let Err(error) = self.set(number, IoLimits::NONE)
+        {
+            tracing::debug!(?number, %error, "found no limits of I/O");
+        }
+    }
+
+    /// Forgets the devices of a volume if a condition holds, before the next device is added.
+    pub(super) fn forget_if(&self, volume: NameHash, holds: impl FnOnce() -> bool) {
+        let mut all = lock(&self.all);
+        if holds() {
+            all.retain(|_, device| device.volume != volume);
+        }
+    }
+
+    /// Forgets the devices of a volume except for those that mounts show.
+    pub(super) fn forget_hidden(&self, volume: NameHash, shown: &BTreeSet<Number>) {
+        let is_hidden =
+            |number: &Number, device: &Device| device.volume == volume && !shown.contains(number);
+        lock(&self.all).retain(|number, device| !is_hidden(number, device));
+    }
+
+    /// Whether the kernel has other limits for a device of a volume than it shall have.
+    pub(super) fn differs(&self, volume: NameHash) -> Result<bool, CgroupFault> {
+        let devices = self.of(volume);
+        if devices.is_empty() {
+            return Ok(false);
+        }
+        let has = PodsCgroup::find(&self.place)?.limits()?;
+        let differs = |device: &Arc<Device>| {
+            let has = has.get(&device.number).copied().unwrap_or_default();
+            // A call that holds the lock may wait for the disk, and sets the limits.
+            let state = device.state.try_lock();
+            state.is_ok_and(|state| state.wanted() != has)
+        };
+        Ok(devices.iter().any(differs))
+    }
+
+    /// Removes the limits of all devices of the driver but for these from the kernel. Returns their number.
+    pub(super) fn clear(&self, but: &BTreeSet<Number>) -> Result<usize, CgroupFault> {
+        let pods = PodsCgroup::find(&self.place)?;
+        let limited = pods.limits()?.into_keys();
+        let is_left = |number: &Number| loops::may_be_own(*number) && !but.contains(number);
+        let left: Vec<Number> = limited.filter(is_left).collect();
+        for number in &left {
+            pods.limit(*number, IoLimits::NONE)?;
+        }
+        Ok(left.len())
+    }
+
+    /// Takes whether a volume lacks its limits, and returns whether that is new.
+    pub(super) fn reports(&self, volume: NameHash, is_unlimited: bool) -> bool {
+        let mut unlimited = lock(&self.unlimited);
+        if is_unlimited {
+            unlimited.insert(volume)
+        } else {
+            unlimited.remove(&volume)
+        }
+    }
+
+    fn of(&self, volume: NameHash) -> Vec<Arc<Device>> {
+        let all = lock(&self.all);
+        let of = all.values().filter(|device| device.volume == volume);
+        of.cloned().collect()
+    }
+
+    fn apply_to(&self, device: &Device) -> Result<bool, CgroupFault> {
+        let state = lock(&device.state);
+        match self.set(device.number, state.wanted()) {
+            // There is nothing to limit.
+            Err(_) if state.limits.is_none() => Ok(false),
+            set => set,
+        }
+    }
+
+    /// Sets the limits of a device in the kernel. Returns whether it had others.
+    fn set(&self, number: Number, wanted: IoLimits) -> Result<bool, CgroupFault> {
+        let pods = PodsCgroup::find(&self.place)?;
+        let has = pods.limits()?.remove(&number).unwrap_or_default();
+        if has == wanted {
+            return Ok(false);
+        }
+        pods.limit(number, wanted)?;
+        Ok(true)
+    }
+}
+
+impl Lifted<'_> {
+    /// Whether the volume has no device that is known.
+    pub(super) fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+}
+
+impl Drop for Lifted<'_> {
+    fn drop(&mut self) {
+        for device in &self.devices {
+            lock(&device.state).lifts -= 1;
+            // Another volume may have the number of one that was forgotten.
+            let known = lock(&self.of.all).get(&device.number).cloned();
+            if known.is_some_and(|known| Arc::ptr_eq(&known, device))
+                && let Err(error) = self.of.apply_to(device)
+            {
+                tracing::error!(volume = %device.volume, %error, "the I/O of a volume is not limited");
+            }
+        }
+    }
+}
