@@ -12,6 +12,7 @@ mod import;
 mod inspect;
 mod kept;
 mod label;
+mod limit;
 mod manifest;
 mod moving;
 mod output;
@@ -54,7 +55,7 @@ enum Command {
     /// Init, list, cordon, uncordon, adopt and retire pools, and enable their quota
     #[command(subcommand)]
     Pool(pool::PoolCommand),
-    /// List, show, move, label, import, export, delete, undelete and purge volumes, enforce their sizes, and print their manifest
+    /// List, show, move, label, limit, import, export, delete, undelete and purge volumes, enforce their sizes, and print their manifest
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
     /// List, show, delete, undelete and purge snapshots

@@ -10,6 +10,7 @@ use super::import::{self, ExportArgs, ImportArgs};
 use super::inspect::{self, Fields, Kind, ListArgs, ShowArgs, name_or_id, object, or_dash, when};
 use super::kept::{self, PurgeArgs, UndeleteArgs};
 use super::label::{self, LabelArgs};
+use super::limit::{self, LimitArgs};
 use super::manifest::{self, ManifestArgs};
 use super::moving::{self, MoveArgs};
 use crate::check::{Deleted, Held, PoolContents};
@@ -73,6 +74,16 @@ pub(super) enum VolumeCommand {
     /// record. The volume may be in use. The name of the PersistentVolume in the record stays. It may be repeated.
     #[command(after_help = "Example:\n  rootcellar volume label ID --claim shop/data")]
     Label(LabelArgs),
+    /// Limit the I/O of pods with an image or block volume, through the server
+    ///
+    /// Limits that are not given stay. The volume may be in use, and the command may be repeated. Before a rollback to a version
+    /// without limits, and before the driver is uninstalled, `--lift-all` removes the limits of the node's volumes from the
+    /// kernel, which would keep them for other users of the devices. The records keep them. Until the next start of the server no
+    /// volume with limits is published.
+    #[command(
+        after_help = "Example:\n  rootcellar volume limit ID --write-bytes 50Mi --writes none"
+    )]
+    Limit(LimitArgs),
     /// Make a directory of this node a volume, by a rename into a pool on the same mount
     ///
     /// Run it on the node, or with --host in a pod. It refuses a directory that is in use, and one that cannot be
@@ -101,6 +112,7 @@ pub(super) fn run(command: &VolumeCommand) -> Result<bool> {
         VolumeCommand::Enforce(args) => enforce::run(args),
         VolumeCommand::Move(args) => moving::run(args),
         VolumeCommand::Label(args) => label::run(args),
+        VolumeCommand::Limit(args) => limit::run(args),
         VolumeCommand::Import(args) => import::import(args),
         VolumeCommand::Export(args) => import::export(args),
     }

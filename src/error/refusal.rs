@@ -63,6 +63,13 @@ pub enum Refusal {
         "volume {id} has limits of I/O, which this node cannot set: {fault}; or remove them by `rootcellar volume limit {id}`"
     )]
     NoIoLimits { id: VolumeId, fault: CgroupFault },
+    #[error(
+        "volume {id} has limits of I/O, and `rootcellar volume limit --lift-all` has removed all limits of this node; \
+         restart the driver, which sets them again"
+    )]
+    LimitsLifted { id: VolumeId },
+    #[error("cannot remove the limits of I/O from the kernel: {fault}")]
+    LimitsStay { fault: CgroupFault },
     #[error("volume {id} is published at {at:?}; delete the pods that use it first")]
     Published { id: VolumeId, at: PathBuf },
     #[error(

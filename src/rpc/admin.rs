@@ -12,7 +12,9 @@ use crate::admin::admin_server::Admin;
 use crate::admin::enforce_volume_response::Outcome;
 use crate::admin::move_volume_response::Outcome as MoveOutcome;
 use crate::error::{Operation, Refusal, Result};
-use crate::volume::{ImportRequest, ImportState, Moved, NewImport, UndeleteRequest, Undeleted};
+use crate::volume::{
+    ImportRequest, ImportState, LimitChanges, Moved, NewImport, UndeleteRequest, Undeleted,
+};
 use paths::{text, texts};
 use pool::{Enforced, Unit};
 
@@ -60,6 +62,29 @@ service! {
                     persistent_volume: labelled.label.volume.unwrap_or_default(),
                     before: labelled.before,
                 })
+            };
+
+        limit_volume(LimitVolumeRequest: volume_id) -> LimitVolumeResponse,
+            Rpc::write(Operation::Volume), |edge, request| {
+                let limited = edge.volumes.limit(&request.volume_id, LimitChanges {
+                    read_bytes: request.read_bytes,
+                    write_bytes: request.write_bytes,
+                    read_operations: request.read_operations,
+                    write_operations: request.write_operations,
+                })?;
+                Ok(admin::LimitVolumeResponse {
+                    read_bytes: limited.limits.read_bytes,
+                    write_bytes: limited.limits.write_bytes,
+                    read_operations: limited.limits.read_operations,
+                    write_operations: limited.limits.write_operations,
+                    before: limited.before,
+                })
+            };
+
+        lift_limits(LiftLimitsRequest) -> LiftLimitsResponse,
+            Rpc::write(Operation::Volume), |edge, _request| {
+                let devices = edge.volumes.lift_all_limits()?;
+                Ok(admin::LiftLimitsResponse { devices })
             };
 
         get_advance(GetAdvanceRequest: id) -> GetAdvanceResponse,

@@ -8,6 +8,7 @@
 //! one device is held meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use linux::image::loops::{self, Number};
@@ -21,6 +22,8 @@ use pool::VolumeRecord;
 pub(crate) struct ImageDevices {
     place: CgroupPlace,
     all: Mutex<BTreeMap<Number, Arc<Device>>>,
+    /// Whether the kernel gets no limits any more, because an older driver is about to run, or none.
+    are_lifted: AtomicBool,
     /// The volumes without their limits that were reported.
     unlimited: Mutex<BTreeSet<NameHash>>,
 }
@@ -40,12 +43,12 @@ struct State {
 }
 
 impl State {
-    /// The limits that the kernel shall have now.
-    fn wanted(&self) -> IoLimits {
-        match self.lifts {
-            0 => self.limits,
-            _ => IoLimits::NONE,
+    /// The limits that the kernel shall have now, unless all are lifted.
+    fn wanted(&self, are_lifted: bool) -> IoLimits {
+        if are_lifted || self.lifts > 0 {
+            return IoLimits::NONE;
         }
+        self.limits
     }
 }
 
@@ -61,6 +64,7 @@ impl ImageDevices {
         Self {
             place,
             all: Mutex::default(),
+            are_lifted: AtomicBool::new(false),
             unlimited: Mutex::default(),
         }
     }
@@ -99,6 +103,15 @@ impl ImageDevices {
             None if record.io_limits.is_none() => Ok(()),
             None => self.set(number, record.io_limits).map(drop),
         }
+    }
+
+    /// Changes the limits of a volume, also in the kernel. While they are lifted, the kernel gets them afterwards.
+    pub(super) fn change(&self, volume: NameHash, limits: IoLimits) -> Result<(), CgroupFault> {
+        for device in self.of(volume) {
+            lock(&device.state).limits = limits;
+            self.apply_to(&device)?;
+        }
+        Ok(())
     }
 
     /// Sets the limits of the devices of a volume in the kernel. Returns whether it had others.
@@ -161,13 +174,13 @@ impl ImageDevices {
             let has = has.get(&device.number).copied().unwrap_or_default();
             // A call that holds the lock may wait for the disk, and sets the limits.
             let state = device.state.try_lock();
-            state.is_ok_and(|state| state.wanted() != has)
+            state.is_ok_and(|state| state.wanted(self.are_lifted()) != has)
         };
         Ok(devices.iter().any(differs))
     }
 
     /// Removes the limits of all devices of the driver but for these from the kernel. Returns their number.
-    pub(super) fn clear(&self, but: &BTreeSet<Number>) -> Result<usize, CgroupFault> {
+    pub(super) fn clear(&self, but: &BTreeSet<Number>) -> Result<u64, CgroupFault> {
         let pods = PodsCgroup::find(&self.place)?;
         let limited = pods.limits()?.into_keys();
         let is_left = |number: &Number| loops::may_be_own(*number) && !but.contains(number);
@@ -175,7 +188,24 @@ impl ImageDevices {
         for number in &left {
             pods.limit(*number, IoLimits::NONE)?;
         }
-        Ok(left.len())
+        Ok(left.len() as u64)
+    }
+
+    /// Removes all limits from the kernel, also those of earlier servers, and sets none any more. Returns their number.
+    pub(super) fn lift_all(&self) -> Result<u64, CgroupFault> {
+        // Before the list, so that none is set after it.
+        self.are_lifted.store(true, Ordering::SeqCst);
+        let known: Vec<_> = lock(&self.all).values().cloned().collect();
+        let mut lifted = 0;
+        for device in known {
+            lifted += u64::from(self.apply_to(&device)?);
+        }
+        Ok(lifted + self.clear(&BTreeSet::new())?)
+    }
+
+    /// Whether [`ImageDevices::lift_all`] was called.
+    pub(super) fn are_lifted(&self) -> bool {
+        self.are_lifted.load(Ordering::SeqCst)
     }
 
     /// Takes whether a volume lacks its limits, and returns whether that is new.
@@ -196,7 +226,7 @@ impl ImageDevices {
 
     fn apply_to(&self, device: &Device) -> Result<bool, CgroupFault> {
         let state = lock(&device.state);
-        match self.set(device.number, state.wanted()) {
+        match self.set(device.number, state.wanted(self.are_lifted())) {
             // There is nothing to limit.
             Err(_) if state.limits.is_none() => Ok(false),
             set => set,

@@ -33,6 +33,10 @@ impl Volumes {
         target: &Target,
         options: MountOptions,
     ) -> Result<Prepared> {
+        if !entry.record.io_limits.is_none() && self.image_devices.are_lifted() {
+            let id = entry.record.id;
+            return Err(Refusal::LimitsLifted { id }.into());
+        }
         let prepared = self.mounter.prepare(source, target, options)?;
         if let Some(number) = prepared.number {
             let limited = self.image_devices.limit_new(number, &entry.record);

@@ -44,17 +44,27 @@ impl Given<'_> {
 
 /// Parses a limit of bytes per second, as in 50Mi.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let bytes = Bytes::parse(text).filter(|bytes| bytes.0 >= LEAST_BYTES);
-    let problem = || format!("{text:?} is not a number of bytes such as 50Mi, at least 1Mi");
-    bytes.map(|bytes| bytes.0).ok_or_else(problem)
+    let problem = || format!("{text:?} is not a number of bytes such as 50Mi");
+    check_bytes(Bytes::parse(text).ok_or_else(problem)?.0)
+}
+
+pub(super) fn check_bytes(bytes: u64) -> Result<u64, String> {
+    let problem = || format!("{} per second is not a limit from 1Mi on", Bytes(bytes));
+    let is_allowed = (LEAST_BYTES..=Bytes::MAX.0).contains(&bytes);
+    is_allowed.then_some(bytes).ok_or_else(problem)
 }
 
 /// Parses a limit of operations per second.
 pub fn parse_operations(text: &str) -> Result<u64, String> {
-    let operations = digits(text).filter(|it| (LEAST_OPERATIONS..=MOST_OPERATIONS).contains(it));
+    let problem = || format!("{text:?} is not a number such as 500");
+    check_operations(digits(text).ok_or_else(problem)?)
+}
+
+pub(super) fn check_operations(operations: u64) -> Result<u64, String> {
     let problem =
-        || format!("{text:?} is not a number from {LEAST_OPERATIONS} to {MOST_OPERATIONS}");
-    operations.ok_or_else(problem)
+        || format!("{operations} is not a number from {LEAST_OPERATIONS} to {MOST_OPERATIONS}");
+    let is_allowed = (LEAST_OPERATIONS..=MOST_OPERATIONS).contains(&operations);
+    is_allowed.then_some(operations).ok_or_else(problem)
 }
 
 /// Refuses a class with limits whose volumes are directories.
@@ -139,7 +149,7 @@ mod tests {
         ] {
             let refused = parsed(key, value).unwrap_err().to_string();
             assert!(
-                refused.contains(&format!("{value:?} is not a number")),
+                refused.contains(" is not a") && refused.contains(key),
                 "{refused}"
             );
         }

@@ -1,5 +1,6 @@
 //! `docs/semantics.md`, "Limits of I/O", with a directory in place of the kernel's cgroups.
 
+mod changes;
 mod devices;
 
 use std::fs;

@@ -12,6 +12,7 @@ pub(crate) mod draft;
 pub(crate) mod enforce;
 pub(crate) mod imports;
 pub(crate) mod init;
+mod io_limits;
 pub(crate) mod kept;
 pub(crate) mod life;
 pub(crate) mod limits;

@@ -38,6 +38,8 @@ const LOGGED: &[Row] = &[
     ("expand", Fsync, "/volumes/pvc-*", LOST),
     ("label", Fsync, "/staging/*", NEITHER),
     ("label", Fsync, "/volumes/pvc-*", LOST),
+    ("limit a block volume", Fsync, "/staging/*", NEITHER),
+    ("limit a block volume", Fsync, "/volumes/device-*", LOST),
     ("delete", Fsync, "/trash", LOST),
     ("delete", Fsync, "/volumes", NEITHER),
     ("delete and keep", Fsync, "/kept", LOST),

@@ -50,7 +50,7 @@ struct FakeMount {
 }
 
 impl FakeMounter {
-    /// A fake that calls `watch` with the name of each step before it: attach, unmount and grow.
+    /// A fake that calls `watch` with the name of each step before it: attach, unmount, grow and list devices.
     pub fn watched(watch: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self {
             watch: Watch(Some(Box::new(watch))),
@@ -171,6 +171,7 @@ impl Mounter for FakeMounter {
     }
 
     fn loops_of(&self, _image: BorrowedFd<'_>) -> Result<Vec<Loop>> {
+        self.watch("list devices");
         Ok(Vec::new())
     }
 

@@ -258,6 +258,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..Operation::NOTHING
     },
     Operation {
+        name: "limit a block volume",
+        prepare: with_device,
+        act: |scene| scene.limit("device"),
+        before: |scene| has_device(scene) && !scene.is_limited("device"),
+        after: |scene| has_device(scene) && scene.is_limited("device"),
+        ..Operation::NOTHING
+    },
+    Operation {
         name: "snapshot a block volume",
         prepare: with_device,
         act: |scene| scene.snapshot("taken", "device"),

@@ -16,12 +16,13 @@ use objects::{Bytes, ObjectId, PoolId, SnapshotId, VolumeId};
 use pool::{ImageContent, PoolView};
 use rootcellar::error::{Code, Operation as Call};
 use rootcellar::volume::{
-    Caller, CopyPolicy, CreateRequest, ExpandRequest, Kind, Mode, Settings, SnapshotClass,
-    SnapshotFilter, SnapshotRequest, SourceId, UndeleteRequest,
+    Caller, CopyPolicy, CreateRequest, ExpandRequest, Kind, LimitChanges, Mode, Settings,
+    SnapshotClass, SnapshotFilter, SnapshotRequest, SourceId, UndeleteRequest,
 };
 
 use super::control::{Control, Kill};
 use super::operations::Operation;
+use crate::cgroup::Cgroups;
 use crate::loops::run;
 use crate::{
     Fakes, Node, Running, create, directory_of, eventually, name, names, publish, wait_for_trash,
@@ -458,6 +459,24 @@ impl Scene {
         let record = fs::read(self.directory(volume).join("volume.json")).unwrap();
         let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
         record["claim"]["claim"] == "data"
+    }
+
+    /// Limits the I/O with a volume.
+    pub fn limit(&self, volume: &str) {
+        Cgroups::new(&self.node);
+        let id = self.id_of(volume);
+        let changes = LimitChanges {
+            write_operations: Some(500),
+            ..LimitChanges::default()
+        };
+        self.driver().limit(&id, changes).unwrap();
+    }
+
+    /// Whether the record of a volume has the limit of [`Scene::limit`].
+    pub fn is_limited(&self, volume: &str) -> bool {
+        let record = fs::read(self.directory(volume).join("volume.json")).unwrap();
+        let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+        record["io_limits"]["write_operations"] == 500
     }
 
     /// Whether a volume has this size.
