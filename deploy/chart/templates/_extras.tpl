@@ -6,7 +6,7 @@
 {{- end -}}
 {{- end -}}
 {{- $volumes := dict -}}
-{{- range list "inventory" "plugin" "registration" "kubelet" "processes" "state" "pools" "token" -}}
+{{- range list "inventory" "plugin" "registration" "kubelet" "processes" "cgroup" "state" "pools" "token" -}}
 {{- $_ := set $volumes . "the chart itself has a volume of this name" -}}
 {{- end -}}
 {{- range .Values.extraVolumes -}}
@@ -38,7 +38,7 @@ mount, and volumes: those that exist, by name. */}}
 {{- fail (printf "extraVolumeMounts: no volume is called %s; add it to extraVolumes" .mount.name) -}}
 {{- end -}}
 {{- $path := include "rootcellar.dir" (dict "of" "extraVolumeMounts" "path" .mount.mountPath) -}}
-{{- $own := list "/csi" "/host/proc" "/etc/rootcellar/inventory" -}}
+{{- $own := list "/csi" "/host/proc" "/host/cgroup" "/etc/rootcellar/inventory" -}}
 {{- range $dir := concat $own (list (include "rootcellar.kubeletDir" .) (include "rootcellar.stateDir" .) (include "rootcellar.poolsDir" .)) -}}
 {{- if or (hasPrefix (printf "%s/" $dir) (printf "%s/" $path)) (hasPrefix (printf "%s/" $path) (printf "%s/" $dir)) -}}
 {{- fail (printf "extraVolumeMounts: %s would hide %s of the driver, or be inside it; mount it elsewhere" $path $dir) -}}

@@ -81,6 +81,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "rootcellar.dir" (dict "of" "poolsDir" "path" .Values.poolsDir) }}
 {{- end -}}
 
+{{/* The directory of the host in which the driver limits I/O, or finds the cgroup for that. */}}
+{{- define "rootcellar.podsCgroup" -}}
+{{ include "rootcellar.dir" (dict "of" "podsCgroup" "path" (.Values.podsCgroup | default "/sys/fs/cgroup")) }}
+{{- end -}}
+
 {{/* Refuses directories of the host that contain each other. */}}
 {{- define "rootcellar.apart" -}}
 {{- $kubelet := include "rootcellar.kubeletDir" . -}}

@@ -228,6 +228,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"poolsDir relative", "poolsDir: pools", "poolsDir: \"pools\" is not absolute"},
 		{"poolsDir root", "poolsDir: //", "poolsDir: \"//\" is the root directory"},
 		{"poolsDir semicolon", "poolsDir: \"/a;b\"", "poolsDir: the path \"/a;b\" may hold only"},
+		{"cgroup of pods relative", "podsCgroup: kubepods.slice", "podsCgroup: \"kubepods.slice\" is not absolute"},
 		{"kubeletDir relative", "kubeletDir: var/lib/kubelet", "kubeletDir: \"var/lib/kubelet\" is not absolute"},
 		{"stateDir dots", "stateDir: /var/../state", "stateDir: the path \"/var/../state\" holds '.' or '..'"},
 		{"state in a pool", "stateDir: /var/lib/rootcellar/pools/default/state", "stateDir: /var/lib/rootcellar/pools/default/state is in poolsDir"},
@@ -381,11 +382,24 @@ func TestDirectoriesBeside(t *testing.T) {
 	}
 }
 
+// A given cgroup is the only directory of cgroups that the driver has.
+func TestPodsCgroup(t *testing.T) {
+	pod, container := driver(t, objects(t, "--set=podsCgroup=/sys/fs/cgroup/pods.slice/"))
+	if !slices.Contains(container.Args, "--pods-cgroup=/host/cgroup") {
+		t.Error(container.Args)
+	}
+	for _, volume := range pod.Volumes {
+		if volume.Name == "cgroup" {
+			same(t, volume.HostPath.Path, "/sys/fs/cgroup/pods.slice")
+		}
+	}
+}
+
 // The listening address reaches the driver unchanged.
 func TestHTTPAddress(t *testing.T) {
 	for _, address := range []string{"0.0.0.0", "127.0.0.1", "10.255.249.199", "[::]", "[::1]", "[fd00:1::A]", "[::ffff:10.0.0.1]"} {
 		_, container := driver(t, objects(t, values(t, "httpAddress: \""+address+"\"")))
-		same(t, container.Args[5], "--http="+address+":9808")
+		same(t, container.Args[6], "--http="+address+":9808")
 	}
 }
 

@@ -120,6 +120,7 @@ func TestMounts(t *testing.T) {
 			"registration": kubelet + "/plugins_registry DirectoryOrCreate",
 			"kubelet":      kubelet + " Directory",
 			"processes":    "/proc Directory",
+			"cgroup":       "/sys/fs/cgroup Directory",
 			"state":        "/var/lib/rootcellar/state DirectoryOrCreate",
 			"pools":        pools + " DirectoryOrCreate",
 			"token":        "projected",
@@ -141,6 +142,7 @@ func TestMounts(t *testing.T) {
 			"driver pools " + pools + " HostToContainer",
 			"driver kubelet " + kubelet + " Bidirectional",
 			"driver processes /host/proc None",
+			"driver cgroup /host/cgroup None",
 			"csi-provisioner plugin /csi None",
 			"csi-provisioner token /var/run/secrets/kubernetes.io/serviceaccount None",
 			"node-driver-registrar plugin /csi None",
@@ -148,7 +150,7 @@ func TestMounts(t *testing.T) {
 		})
 		same(t, container.Args, []string{
 			"serve", "--endpoint=unix:///csi/csi.sock", "--state-dir=/var/lib/rootcellar/state",
-			"--kubelet-dir=" + kubelet, "--proc=/host/proc", "--http=0.0.0.0:9808", "--log-format=text",
+			"--kubelet-dir=" + kubelet, "--proc=/host/proc", "--cgroups=/host/cgroup", "--http=0.0.0.0:9808", "--log-format=text",
 		})
 		same(t, pod.Containers[2].Args, []string{
 			"--csi-address=/csi/csi.sock",
