@@ -176,8 +176,13 @@ async fn metrics_text(State(page): State<Page>) -> Response {
     while let Some(scrape) = scrapes.join_next().await {
         statuses.extend(scrape);
     }
+    // Sysfs asks no disk, but a node may have many images.
+    let volumes = Arc::clone(&page.volumes);
+    let images = tokio::task::spawn_blocking(move || volumes.image_statistics()).await;
+    let images = images.unwrap_or_default();
     let scrape = Scrape {
         pools: statuses.into_iter().collect(),
+        images,
         registered: registered(&page.registration).await,
     };
     match page.metrics.text(scrape) {

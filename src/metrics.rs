@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use linux::io::Statistics;
 use linux::quota::Enforcement;
 use objects::{NodeName, PoolName};
 use prometheus_client::collector::Collector;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::volume::ImageStatistics;
 use pool::PoolView;
 
 /// The media type of [`Metrics::text`].
@@ -82,6 +84,7 @@ impl Metrics {
 #[derive(Debug)]
 pub(crate) struct Scrape {
     pub(crate) pools: Vec<(PoolName, PoolView)>,
+    pub(crate) images: Vec<ImageStatistics>,
     /// Whether kubelet can reach the registrar; `None`: kubelet has no directory for its socket.
     pub(crate) registered: Option<bool>,
 }
@@ -172,9 +175,68 @@ const METRICS: &[Metric] = &[
         "How many errors the kernel has counted on the pool's filesystem (ext4) or its devices (btrfs). XFS has no such count."),
 ];
 
+/// A counter of a published image.
+struct ImageMetric {
+    /// As in [`Metric`].
+    name: &'static str,
+    value: ImageValue,
+    help: &'static str,
+}
+
+enum ImageValue {
+    Count(fn(&Statistics) -> u64),
+    Time(fn(&Statistics) -> Duration),
+}
+
+#[rustfmt::skip]
+const IMAGE_METRICS: &[ImageMetric] = &[
+    ImageMetric { name: "volume_read_bytes", value: ImageValue::Count(|done| done.read.bytes),
+        help: "The bytes read from the device of a published image or block volume. `volume` is the end of its id." },
+    ImageMetric { name: "volume_written_bytes", value: ImageValue::Count(|done| done.written.bytes),
+        help: "The bytes written to it." },
+    ImageMetric { name: "volume_reads", value: ImageValue::Count(|done| done.read.operations),
+        help: "How many times it was read." },
+    ImageMetric { name: "volume_writes", value: ImageValue::Count(|done| done.written.operations),
+        help: "How many times it was written." },
+    ImageMetric { name: "volume_read_seconds", value: ImageValue::Time(|done| done.read.time),
+        help: "How long reads took in the device, all together, without the time that they waited for a limit." },
+    ImageMetric { name: "volume_write_seconds", value: ImageValue::Time(|done| done.written.time),
+        help: "How long writes took in the device, all together, without the time that they waited for a limit." },
+];
+
+/// Encodes the counters of images. A volume may have several devices, each with series of its own, because a sum would
+/// become smaller when a device is detached.
+fn encode_images(encoder: &mut DescriptorEncoder<'_>, images: &[ImageStatistics]) -> fmt::Result {
+    for ImageMetric { name, value, help } in IMAGE_METRICS {
+        let mut metric = encoder.encode_descriptor(name, help, None, Counter)?;
+        for image in images {
+            let (major, minor) = image.device;
+            let labels = [
+                ("volume", image.volume.to_string()),
+                ("device", format!("{major}:{minor}")),
+            ];
+            let mut family = metric.encode_family(&labels)?;
+            match value {
+                ImageValue::Count(count) => {
+                    family.encode_counter::<NoLabelSet, _, u64>(&count(&image.done), None)?;
+                }
+                ImageValue::Time(time) => {
+                    let seconds = time(&image.done).as_secs_f64();
+                    family.encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let Scrape { pools, registered } = &self.scrape;
+        let Scrape {
+            pools,
+            images,
+            registered,
+        } = &self.scrape;
         if let Some(registered) = registered {
             let help = "Whether the registrar's socket for kubelet accepts connections.";
             let metric = encoder.encode_descriptor("registered", help, None, Gauge)?;
@@ -214,7 +276,7 @@ impl Collector for Scraped {
                 }
             }
         }
-        Ok(())
+        encode_images(&mut encoder, images)
     }
 }
 

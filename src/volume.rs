@@ -37,6 +37,7 @@ pub use capability::Capability;
 pub use class::{Class, EnforcementPolicy, InUse, Kind, SnapshotClass};
 pub use expand::ExpandRequest;
 pub use imports::{Export, ImportPlace, ImportRequest, ImportState, NewImport};
+pub use image_devices::ImageStatistics;
 pub use io_parameters::{parse_bytes, parse_operations};
 pub use kept::{UndeleteRequest, Undeleted};
 pub use label::Labelled;

@@ -1,6 +1,7 @@
 use super::*;
 use linux::filesystem::Filesystem;
-use objects::Bytes;
+use linux::io::Transfers;
+use objects::{Bytes, NameHash};
 use pool::{Backing, Unavailable};
 
 fn pool(
@@ -48,7 +49,28 @@ fn scrape(pools: Vec<(PoolName, PoolView)>) -> String {
     let metrics = Metrics::new("n1".parse().unwrap());
     metrics.observe("CreateVolume", "OK", Duration::from_millis(2));
     let registered = Some(true);
-    metrics.text(Scrape { pools, registered }).unwrap()
+    let image = ImageStatistics {
+        volume: NameHash::parse("1234567890abcdef1234567890abcdef").unwrap(),
+        device: (7, 2048),
+        done: Statistics {
+            read: transfers(1),
+            written: transfers(2),
+        },
+    };
+    let scrape = Scrape {
+        pools,
+        images: vec![image],
+        registered,
+    };
+    metrics.text(scrape).unwrap()
+}
+
+fn transfers(factor: u64) -> Transfers {
+    Transfers {
+        operations: 3 * factor,
+        bytes: 4096 * factor,
+        time: Duration::from_millis(1500 * factor),
+    }
 }
 
 #[test]
@@ -58,6 +80,27 @@ fn the_reference_has_every_metric() {
         pool("disks/disk1", None, None),
     ]);
     page::reference::check(&text, "driver").unwrap();
+}
+
+/// Proves: IO7.
+#[test]
+fn every_figure_of_an_image_has_its_metric() {
+    let text = scrape(Vec::new());
+    let labels = "{volume=\"1234567890abcdef1234567890abcdef\",device=\"7:2048\"}";
+    for (name, value) in [
+        ("read_bytes", "4096"),
+        ("written_bytes", "8192"),
+        ("reads", "3"),
+        ("writes", "6"),
+        ("read_seconds", "1.5"),
+        ("write_seconds", "3.0"),
+    ] {
+        let line = format!("rootcellar_volume_{name}_total{labels} {value}");
+        assert!(
+            text.lines().any(|got| got == line),
+            "{line:?} is not in\n{text}"
+        );
+    }
 }
 
 #[test]

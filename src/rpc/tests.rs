@@ -68,6 +68,7 @@ fn edge_with(pools: &[&str], loaded: bool) -> (TempDir, Arc<Edge>) {
 fn counted(edge: &Edge, line: &str) -> bool {
     let text = edge.metrics.text(Scrape {
         pools: Vec::new(),
+        images: Vec::new(),
         registered: None,
     });
     let text = text.unwrap();

@@ -12,11 +12,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use linux::image::loops::{self, Number};
-use linux::io::{CgroupFault, CgroupPlace, IoLimits, PodsCgroup};
+use linux::io::{CgroupFault, CgroupPlace, IoLimits, PodsCgroup, Statistics};
 use linux::sync::lock;
 use objects::{NameHash, ObjectId};
 
 use pool::VolumeRecord;
+
+/// The I/O of a published volume by one of its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImageStatistics {
+    /// The end of the volume's id.
+    pub volume: NameHash,
+    pub device: Number,
+    pub done: Statistics,
+}
 
 #[derive(Debug)]
 pub(crate) struct ImageDevices {
@@ -216,6 +225,26 @@ impl ImageDevices {
         } else {
             unlimited.remove(&volume)
         }
+    }
+
+    /// The statistics of all devices that still exist. No disk is asked.
+    pub(super) fn statistics(&self) -> Vec<ImageStatistics> {
+        let all = lock(&self.all);
+        let all: Vec<_> = all
+            .iter()
+            .map(|(number, device)| (*number, device.volume))
+            .collect();
+        let statistics = all.into_iter().filter_map(|(device, volume)| {
+            let done = Statistics::of(device).inspect_err(|error| {
+                tracing::debug!(?device, %error, "cannot read the statistics of a device");
+            });
+            Some(ImageStatistics {
+                volume,
+                device,
+                done: done.ok()??,
+            })
+        });
+        statistics.collect()
     }
 
     fn of(&self, volume: NameHash) -> Vec<Arc<Device>> {

@@ -11,7 +11,7 @@ use objects::{NameHash, ObjectId};
 
 use crate::error::{Error, Refusal, Result, Unsuitable};
 use crate::volume::class::Class;
-use crate::volume::image_devices::Lifted;
+use crate::volume::image_devices::{ImageStatistics, Lifted};
 use crate::volume::volumes::Volumes;
 use pool::{Entry, Pool, VolumeRecord};
 
@@ -118,6 +118,11 @@ impl Volumes {
             // A node that cannot limit has no limits.
             Err(error) => tracing::debug!(%error, "there are no limits of I/O"),
         }
+    }
+
+    /// The I/O of the published images.
+    pub fn image_statistics(&self) -> Vec<ImageStatistics> {
+        self.image_devices.statistics()
     }
 
     /// Sets the limits of the published volumes of a pool again that the kernel lost, such as when somebody has disabled

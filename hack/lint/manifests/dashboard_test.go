@@ -14,11 +14,12 @@ import (
 const withDashboard = "--set=monitoring.dashboard.enabled=true"
 
 // metric matches the names of metrics in an expression, and not labels, functions and keywords of the same form.
-var metric = regexp.MustCompile(`\b(up|ALERTS|(?:rootcellar|kubelet|kube|csi)_[a-z_]+)\b`)
+var metric = regexp.MustCompile(`\b(up|ALERTS|(?:rootcellar|kubelet|kube|csi_sidecar)_[a-z_]+)\b`)
 
 // others are the metrics of other programs that the alerts and the dashboard use.
 var others = []string{
 	"up", "ALERTS", "kubelet_volume_stats_available_bytes", "kubelet_volume_stats_capacity_bytes", "kube_persistentvolumeclaim_info",
+	"kube_persistentvolume_info", "kube_persistentvolume_claim_ref",
 	"csi_sidecar_operations_seconds",
 }
 

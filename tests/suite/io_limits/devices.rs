@@ -1,6 +1,7 @@
 //! The limits of real loop devices.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ fn device_at(target: &Path, block: bool) -> Number {
 /// The limits are those of the device that the pod sees, of a filesystem and of a block volume, also after a restart. A
 /// snapshot lifts them, because it waits for all that pods have written.
 ///
-/// Proves: IO1, IO2, IO4.
+/// Proves: IO1, IO2, IO4, IO7.
 #[test]
 fn the_device_of_the_pod_is_limited() {
     require!(loop_devices);
@@ -66,6 +67,31 @@ fn the_device_of_the_pod_is_limited() {
             "block: {block}: it was lifted meanwhile"
         );
 
+        let written = |rig: &DriverNode| {
+            let statistics = rig.driver().image_statistics();
+            let [done] = *statistics else {
+                panic!("{statistics:?}");
+            };
+            assert!(id.ends_with(&done.volume.to_string()));
+            assert_eq!(done.device, number);
+            done.done.written.bytes
+        };
+        let before = written(&rig);
+        let content = if block {
+            target.clone()
+        } else {
+            target.join("file")
+        };
+        let file = fs::File::options()
+            .write(true)
+            .create(!block)
+            .open(content)
+            .unwrap();
+        (&file).write_all(&vec![1; 1 << 20]).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        assert!(written(&rig) >= before + MIB, "block: {block}");
+
         rig.running = None;
         cgroups.enable();
         rig.start();
@@ -74,6 +100,7 @@ fn the_device_of_the_pod_is_limited() {
             rig.driver().unpublish(&id, &target).is_ok()
         });
         assert_eq!(cgroups.limits(), [].into());
+        assert_eq!(rig.driver().image_statistics(), []);
     }
 }
 
