@@ -14,6 +14,7 @@ mod expansion;
 mod ids;
 mod images;
 mod imports;
+mod io_limits;
 mod kept;
 mod limits;
 mod poweroff;
