@@ -52,7 +52,7 @@ struct State {
 }
 
 impl State {
-    /// The limits that the kernel shall have now, unless all are lifted.
+    /// The limits that the kernel must have now, unless all are lifted.
     fn wanted(&self, are_lifted: bool) -> IoLimits {
         if are_lifted || self.lifts > 0 {
             return IoLimits::NONE;
@@ -165,27 +165,39 @@ impl ImageDevices {
         }
     }
 
-    /// Forgets the devices of a volume except for those that mounts show.
-    pub(super) fn forget_hidden(&self, volume: NameHash, shown: &BTreeSet<Number>) {
-        let is_hidden =
-            |number: &Number, device: &Device| device.volume == volume && !shown.contains(number);
-        lock(&self.all).retain(|number, device| !is_hidden(number, device));
+    /// The devices of a volume.
+    pub(super) fn numbers(&self, volume: NameHash) -> BTreeSet<Number> {
+        let devices = self.of(volume).into_iter();
+        devices.map(|device| device.number).collect()
     }
 
-    /// Whether the kernel has other limits for a device of a volume than it shall have.
-    pub(super) fn differs(&self, volume: NameHash) -> Result<bool, CgroupFault> {
-        let devices = self.of(volume);
-        if devices.is_empty() {
-            return Ok(false);
-        }
+    /// Forgets these devices of a volume.
+    pub(super) fn forget(&self, volume: NameHash, numbers: &BTreeSet<Number>) {
+        let is_one =
+            |number: &Number, device: &Device| device.volume == volume && numbers.contains(number);
+        lock(&self.all).retain(|number, device| !is_one(number, device));
+    }
+
+    /// The volumes with devices.
+    pub(super) fn volumes(&self) -> BTreeSet<NameHash> {
+        lock(&self.all)
+            .values()
+            .map(|device| device.volume)
+            .collect()
+    }
+
+    /// The volumes for which the kernel has other limits than it should have.
+    pub(super) fn differing(&self) -> Result<BTreeSet<NameHash>, CgroupFault> {
         let has = PodsCgroup::find(&self.place)?.limits()?;
+        let all: Vec<_> = lock(&self.all).values().cloned().collect();
         let differs = |device: &Arc<Device>| {
             let has = has.get(&device.number).copied().unwrap_or_default();
             // A call that holds the lock may wait for the disk, and sets the limits.
             let state = device.state.try_lock();
             state.is_ok_and(|state| state.wanted(self.are_lifted()) != has)
         };
-        Ok(devices.iter().any(differs))
+        let differing = all.into_iter().filter(differs);
+        Ok(differing.map(|device| device.volume).collect())
     }
 
     /// Removes the limits of all devices of the driver but for these from the kernel. Returns their number.

@@ -128,36 +128,45 @@ impl Volumes {
     /// Sets the limits of the published volumes of a pool again that the kernel lost, such as when somebody has disabled
     /// the controller for a moment.
     pub(super) fn restore_io_limits(&self, pool: &Pool) {
-        for entry in pool.state.limited_images() {
-            let id = entry.record.id;
-            if pool.silence().is_some() {
-                return;
-            }
-            match self.restored(id.hash()) {
+        let published = self.image_devices.volumes();
+        let mut limited = pool.state.limited_images();
+        limited.retain(|entry| published.contains(&entry.record.id.hash()));
+        if limited.is_empty() || pool.silence().is_some() {
+            return;
+        }
+        let differing = self.image_devices.differing();
+        for entry in limited {
+            let (id, volume) = (entry.record.id, entry.record.id.hash());
+            let restored = match &differing {
+                Ok(differing) if !differing.contains(&volume) => Ok(false),
+                Ok(_) => self.restored(volume).map_err(|error| error.to_string()),
+                Err(fault) => Err(fault.to_string()),
+            };
+            match restored {
                 Ok(false) => {}
                 Ok(true) => {
                     tracing::warn!(%id, "the kernel had lost limits of I/O, and has them again");
                 }
-                Err(fault) => {
-                    if self.image_devices.reports(id.hash(), true) {
-                        tracing::error!(%id, %fault, "the I/O of a published volume is not limited");
+                Err(error) => {
+                    if self.image_devices.reports(volume, true) {
+                        tracing::error!(%id, error, "the I/O of a published volume is not limited");
                     }
                     continue;
                 }
             }
-            self.image_devices.reports(id.hash(), false);
+            self.image_devices.reports(volume, false);
         }
     }
 
     fn restored(&self, volume: NameHash) -> Result<bool, CgroupFault> {
-        if !self.image_devices.differs(volume)? {
-            return Ok(false);
-        }
-        // Its target may have been unmounted by hand, so that another volume has the number now.
+        // Before the mounts, because a device that is added after them is shown.
+        let mut hidden = self.image_devices.numbers(volume);
         let shown = self.mounter.shown_loops();
         let failed = PathFault::at("read", Path::new("/proc/self/mountinfo"));
-        self.image_devices
-            .forget_hidden(volume, &shown.map_err(failed)?);
+        let shown = shown.map_err(failed)?;
+        hidden.retain(|number| !shown.contains(number));
+        // Somebody has unmounted their target, so that another volume may have their numbers now.
+        self.image_devices.forget(volume, &hidden);
         self.image_devices.apply(volume)
     }
 }

@@ -79,7 +79,7 @@ fn start(node: &Node, tree: &Tree) -> Running {
 fn the_kernel_limits_what_a_pod_writes() {
     let node = Node::new();
     let Some(tree) = Tree::new(node.path("cgroups")) else {
-        skip!("this kernel has no controller io in cgroup v2; run by hack/uml.sh");
+        skip!("this kernel has no controller io in cgroup v2; run by hack/test/uml.sh");
     };
     let _disk = node.make_pool_disk(XFS.sized(512 << 20));
     let mut driver = start(&node, &tree);

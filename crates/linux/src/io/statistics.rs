@@ -8,7 +8,7 @@ use crate::image::loops::Number;
 
 const BLOCK_DEVICES: &str = "/sys/dev/block";
 
-/// The unit of sectors in sysfs, in bytes, whatever the sectors of the device are.
+/// The unit of sectors in sysfs, in bytes, no matter how large the sectors of the device are.
 const SECTOR: u64 = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
