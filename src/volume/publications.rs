@@ -74,7 +74,7 @@ impl Publications {
     }
 
     /// Detaches the devices of a volume, or those of no known one, but for those that are shown. The lock is free
-    /// meanwhile, because the ioctl and the last close, which writes back, may wait for the disk.
+    /// meanwhile, because the disk may hang.
     pub(super) fn detach(
         &self,
         volume: Option<NameHash>,
@@ -88,6 +88,14 @@ impl Publications {
         drop(devices);
         let mut outcome = Ok(());
         for (number, held) in unused {
+            // The kernel writes back at the last close only, and drops the rest when the device is detached. One without
+            // a volume shows nothing that is to be kept.
+            if volume.is_some()
+                && let Err(errno) = held.device.write_back()
+            {
+                let device = held.device.path.display();
+                tracing::warn!(%device, %errno, "not all that a pod has written is in its block volume");
+            }
             if let Err(errno) = held.device.detach() {
                 outcome = Err(PathFault::at("detach", &held.device.path)(errno).into());
                 lock(&self.devices).insert(number, held);

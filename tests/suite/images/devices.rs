@@ -60,6 +60,35 @@ fn a_block_volume_is_a_device_of_its_size() {
     }
 }
 
+/// The volume has all that a pod wrote before the unpublish, also without an fsync, because the driver has the device open,
+/// so that the kernel does not write back when the pod closes it.
+///
+/// Proves: B1.
+#[test]
+fn an_unpublished_device_has_what_its_pod_wrote() {
+    require!(loop_devices);
+    let mut rig = ImageRig::new(Disk::new("xfs"));
+    for (name, reader, restart) in [
+        ("last", false, false),
+        ("not-last", true, false),
+        ("restarted", false, true),
+    ] {
+        let volume = rig.device(name, 64 * MIB);
+        let target = rig.publish_device(&volume, name);
+        let reader = reader.then(|| rig.try_publishing(&volume, "reader", true).unwrap());
+        if restart {
+            rig.start();
+        }
+        let written = vec![7; 8 << 20];
+        open(&target).write_all(&written).unwrap();
+        rig.unpublish(&volume, &target);
+        reader.inspect(|reader| rig.unpublish(&volume, reader));
+        let target = rig.publish_device(&volume, name);
+        assert!(content(&target, written.len()) == written, "{name}");
+        rig.unpublish(&volume, &target);
+    }
+}
+
 /// A published device grows, its snapshot has the writes of pods, and a copy of it is never mounted.
 ///
 /// Proves: B1, B2.

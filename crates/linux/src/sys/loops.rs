@@ -1,5 +1,6 @@
 //! The ioctls of loop devices, and those that grow the filesystems on them.
 
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
@@ -172,7 +173,22 @@ pub fn set_direct_io(device: BorrowedFd<'_>) -> Result<(), Errno> {
     unsafe { ioctl(device, IntegerSetter::<LOOP_SET_DIRECT_IO>::new_usize(1)) }
 }
 
-/// Detaches a loop device, now or when the last process closes it.
+/// Writes the changed pages in the page cache of a block device to it, and waits for them. Not even a disk that hangs is
+/// asked if there are none.
+pub fn write_back(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the call takes integers, and `device` is open during the call.
+    let written = unsafe { libc::sync_file_range(device.as_raw_fd(), 0, 0, flags) };
+    if written == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// Detaches a loop device, now or when the last process closes it. If nobody else has it open, the kernel drops the changed
+/// pages in its page cache: see [`write_back`].
 pub fn detach_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the ioctl takes no argument.
     unsafe { ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }

@@ -89,6 +89,11 @@ impl Loop {
         rustix::fs::fsync(&self.file)
     }
 
+    /// Writes to the image what is in the page cache of the device.
+    pub fn write_back(&self) -> Result<(), Errno> {
+        sys::write_back(self.file.as_fd())
+    }
+
     /// Lets reads and writes pass the page cache of the pool's filesystem, which would report a full disk
     /// only after the write.
     pub fn use_direct_io(&self) -> Result<(), Errno> {
