@@ -8,6 +8,7 @@
 //! one device is held meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -80,7 +81,7 @@ impl ImageDevices {
 
     /// Fails if this node limits no I/O.
     pub(super) fn check(&self) -> Result<(), CgroupFault> {
-        PodsCgroup::find(&self.place).map(drop)
+        PodsCgroup::find(&self.place)?.check_writable()
     }
 
     /// Adds a device that shows the image of a volume. The kernel has its limits already, or gets them by
@@ -116,11 +117,22 @@ impl ImageDevices {
 
     /// Changes the limits of a volume, also in the kernel. While they are lifted, the kernel gets them afterwards.
     pub(super) fn change(&self, volume: NameHash, limits: IoLimits) -> Result<(), CgroupFault> {
+        let mut outcome = Ok(());
         for device in self.of(volume) {
-            lock(&device.state).limits = limits;
-            self.apply_to(&device)?;
+            let mut state = lock(&device.state);
+            let before = mem::replace(&mut state.limits, limits);
+            let set = self.set(device.number, state.wanted(self.are_lifted()));
+            if let Err(error) = set
+                && !(before.is_none() && limits.is_none())
+            {
+                if limits.is_none() {
+                    // Otherwise nobody would remove those that the kernel has.
+                    state.limits = before;
+                }
+                outcome = Err(error);
+            }
         }
-        Ok(())
+        outcome
     }
 
     /// Sets the limits of the devices of a volume in the kernel. Returns whether it had others.
@@ -134,7 +146,17 @@ impl ImageDevices {
 
     /// Lifts the limits of a volume.
     pub(super) fn lift(&self, volume: NameHash) -> Lifted<'_> {
-        let devices = self.of(volume);
+        self.lift_all_of(self.of(volume))
+    }
+
+    /// Lifts the limits of one device of a volume.
+    pub(super) fn lift_device(&self, volume: NameHash, number: Number) -> Lifted<'_> {
+        let mut devices = self.of(volume);
+        devices.retain(|device| device.number == number);
+        self.lift_all_of(devices)
+    }
+
+    fn lift_all_of(&self, devices: Vec<Arc<Device>>) -> Lifted<'_> {
         for device in &devices {
             let mut state = lock(&device.state);
             state.lifts += 1;

@@ -5,7 +5,7 @@ use std::path::Path;
 use linux::fault::PathFault;
 use linux::image::loops::{self, Number};
 use linux::io::CgroupFault;
-use linux::mount::{Found, MountOptions, Mountable, Prepared, Target};
+use linux::mount::{Found, MountEntry, MountOptions, Mountable, Prepared, Target};
 use linux::os::Status;
 use objects::{NameHash, ObjectId};
 
@@ -59,31 +59,49 @@ impl Volumes {
         applied.map(drop).map_err(not_limited(record))
     }
 
-    /// Lifts the limits of a volume for its last unmount, which writes back. Other unmounts write nothing.
+    /// Lifts the limits of a volume for its last unmount, and those of a device of a block volume for the last unmount of that,
+    /// because both write back. Other unmounts write nothing.
     pub(super) fn lift_for_last(
         &self,
         volume: NameHash,
         target: &Path,
         mounted: Option<Status>,
     ) -> Option<Lifted<'_>> {
+        let number = mounted.and_then(number_at);
+        let is_last = |number: &Number| self.shown(*number).is_none_or(|mounts| mounts < 2);
         let targets = self.publications.of(volume);
         if targets.iter().any(|(other, _)| other != target) {
-            return None;
+            let number = number.filter(|_| mounted.is_some_and(|mounted| is_device(&mounted)));
+            let number = number.filter(is_last)?;
+            return Some(self.image_devices.lift_device(volume, number));
         }
         let lifted = self.image_devices.lift(volume);
-        if lifted.is_empty()
-            && let Some(mounted) = mounted
-        {
-            // The pool was not opened yet, so that its devices are unknown.
-            number_at(mounted).inspect(|number| self.image_devices.remove(*number));
+        if lifted.is_empty() {
+            // The pool was not opened yet, so that its devices and the other targets are unknown.
+            let number = number.filter(is_last);
+            number.inspect(|number| self.image_devices.remove(*number));
         }
         Some(lifted)
     }
 
-    /// Forgets the devices of a volume without a target.
-    pub(super) fn forget_unpublished(&self, volume: NameHash) {
+    /// The number of mounts that show a device; `None` if that cannot be read.
+    fn shown(&self, number: Number) -> Option<usize> {
+        let entries = self.mounter.table().ok()?.entries.into_iter();
+        let shows = |mount: &MountEntry| self.mounter.loop_shown_by(mount) == Some(number);
+        Some(entries.filter(shows).count())
+    }
+
+    /// Forgets the devices of a volume without a target, and the device of a block volume that was at a target and that no
+    /// mount shows any more.
+    pub(super) fn forget_unpublished(&self, volume: NameHash, mounted: Option<Status>) {
         let is_unpublished = || self.publications.of(volume).is_empty();
         self.image_devices.forget_if(volume, is_unpublished);
+        if let Some(mounted) = mounted.filter(is_device)
+            && self.shown(mounted.rdev) == Some(0)
+        {
+            let devices = [mounted.rdev].into();
+            self.image_devices.forget(volume, &devices);
+        }
     }
 
     /// Takes over a device from the server before. One that no mount shows is about to be detached.
@@ -178,6 +196,11 @@ pub(super) fn number_of(found: Found, prepared: Option<&Prepared>) -> Option<Num
         (Found::Mount(mounted), None) => number_at(mounted),
         _ => None,
     }
+}
+
+/// Whether a mount is of the node of a loop device.
+fn is_device(mounted: &Status) -> bool {
+    mounted.rdev.0 == loops::MAJOR
 }
 
 /// The number of the driver's device that a mount shows: the one of its node, or the one below its filesystem.

@@ -266,7 +266,7 @@ impl Volumes {
         if let Some(owner) = owner {
             self.publications.remove(owner, target.path());
         }
-        volume.inspect(|volume| self.forget_unpublished(*volume));
+        volume.inspect(|volume| self.forget_unpublished(*volume, mounted));
         let has_devices = devices.is_some() || mounted.as_ref().is_some_and(shows_device);
         if has_devices {
             self.tidy_devices();

@@ -28,9 +28,10 @@ impl Tree {
         rustix::mount::mount("none", &at, "cgroup2", MountFlags::empty(), None).unwrap();
         let tree = Self(at);
         let pods = tree.0.join("kubepods");
-        fs::write(tree.0.join("cgroup.subtree_control"), "+io").ok()?;
+        // Without the controller memory, the kernel writes back what pods have written for nobody, and without limits.
+        fs::write(tree.0.join("cgroup.subtree_control"), "+io +memory").ok()?;
         fs::create_dir_all(pods.join("pod")).unwrap();
-        fs::write(pods.join("cgroup.subtree_control"), "+io").unwrap();
+        fs::write(pods.join("cgroup.subtree_control"), "+io +memory").unwrap();
         Some(tree)
     }
 
@@ -138,4 +139,40 @@ fn the_kernel_limits_what_a_pod_writes() {
         driver.unpublish(&id, &target).unwrap();
         assert_eq!(tree.limits(), []);
     }
+}
+
+/// The unpublish of the writer of a block volume waits for no limit, although a reader stays.
+///
+/// Proves: IO2.
+#[test]
+fn the_unpublish_of_a_writer_waits_for_no_limit() {
+    let node = Node::new();
+    let Some(tree) = Tree::new(node.path("cgroups")) else {
+        skip!("this kernel has no controller io in cgroup v2; run by hack/test/uml.sh");
+    };
+    let _disk = node.make_pool_disk(XFS.sized(512 << 20));
+    let driver = start(&node, &tree);
+    let limits = IoLimits {
+        write_bytes: Some(MIB),
+        ..IoLimits::NONE
+    };
+    let mut request = create("device", 64 * MIB);
+    request.class.kind = Kind::Image;
+    request.class.io_limits = limits;
+    request.capabilities[0].block = true;
+    let id = driver.create(&request).unwrap().id.to_string();
+    let (writer, reader) = (node.target("writer"), node.target("reader"));
+    for (target, read_only) in [(&writer, false), (&reader, true)] {
+        let mut published = publish(&id, target);
+        (published.capability.block, published.read_only) = (true, read_only);
+        driver.publish(&published).unwrap();
+    }
+    // A minute of writing back with the limit.
+    tree.write(&writer, 60, "conv=notrunc");
+    let start = Instant::now();
+    driver.unpublish(&id, &writer).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(30));
+    assert_eq!(tree.limits(), [limits]);
+    driver.unpublish(&id, &reader).unwrap();
+    assert_eq!(tree.limits(), []);
 }

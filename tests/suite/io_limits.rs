@@ -152,6 +152,25 @@ fn a_volume_is_limited_from_the_first_publication_to_the_last() {
     assert_eq!(rig.take_steps(), steps);
 }
 
+/// While the pool cannot be opened, only the last unmount of a device lifts its limits.
+///
+/// Proves: IO2.
+#[test]
+fn a_volume_of_an_unavailable_pool_stays_limited_for_its_other_pod() {
+    let mut rig = Rig::new();
+    let volume = rig.device("pvc", LIMITS);
+    rig.publish(&volume, "one");
+    rig.publish(&volume, "other");
+    rig.driver = None;
+    let marker = rig.node.pool().join(".rootcellar/pool.json");
+    fs::rename(&marker, rig.node.path("away")).unwrap();
+    rig.start();
+    rig.unpublish(&volume, "one");
+    assert_eq!(rig.limits(), [LIMITS]);
+    rig.unpublish(&volume, "other");
+    assert_eq!(rig.limits(), []);
+}
+
 /// A failed unmount leaves the volume limited.
 ///
 /// Proves: IO2.

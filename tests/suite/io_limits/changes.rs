@@ -57,6 +57,30 @@ fn a_limit_is_changed_in_record_and_kernel() {
     rig.unpublish(&volume, "pod");
 }
 
+/// A removal that fails is no success, and may be repeated.
+///
+/// Proves: IO5.
+#[test]
+fn limits_that_cannot_be_removed_are_reported() {
+    let rig = Rig::new();
+    let volume = rig.device("pvc", LIMITS);
+    let id = volume.id.to_string();
+    rig.publish(&volume, "pod");
+    let second = rig.cgroups.pods().with_file_name("kubepods");
+    fs::create_dir(&second).unwrap();
+    let none = LimitChanges {
+        write_bytes: Some(0),
+        ..reads(0)
+    };
+    for _ in 0..2 {
+        let refused = rig.driver().limit(&id, none).unwrap_err();
+        assert_eq!(refused.code(Operation::Volume), Code::FailedPrecondition);
+    }
+    fs::remove_dir(&second).unwrap();
+    rig.driver().limit(&id, none).unwrap();
+    assert_eq!(rig.limits(), []);
+}
+
 /// A refused change changes nothing.
 ///
 /// Proves: IO5, IO3.

@@ -145,10 +145,19 @@ fn each_device_of_a_volume_is_limited() {
     request.capability.block = true;
     rig.driver().publish(&request).unwrap();
     assert_eq!(cgroups.limits()[&device_at(&target, true)], other);
-    for (id, target) in [(&id, &targets[0]), (&id, &targets[1]), (&clone, &target)] {
+    let reader = device_at(&targets[1], true);
+    for (id, target, left) in [
+        (&clone, &target, 2),
+        (&id, &targets[0], 1),
+        (&id, &targets[1], 0),
+    ] {
         eventually("the target is unpublished", || {
             rig.driver().unpublish(id, target).is_ok()
         });
+        assert_eq!(rig.driver().image_statistics().len(), left);
+        if left == 1 {
+            assert_eq!(cgroups.limits(), [(reader, LIMITS)].into());
+        }
     }
     assert_eq!(cgroups.limits(), [].into());
 }

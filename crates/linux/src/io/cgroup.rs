@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
 use rustix::io::Errno;
 
 use crate::fault::PathFault;
@@ -23,6 +24,9 @@ const CONTROLLERS: &str = "cgroup.controllers";
 
 /// A value of [`LIMITS`] that is no limit.
 const UNLIMITED: &str = "max";
+
+/// The begin of the line of a device that the kernel has unregistered (`bdi_dev_name`).
+const REMOVED: &str = "(unknown) ";
 
 /// Where to find the cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,12 +94,20 @@ impl PodsCgroup {
         &self.dir
     }
 
+    /// Fails if its limits cannot be changed, as by a read-only mount.
+    pub fn check_writable(&self) -> Result<(), CgroupFault> {
+        let writable = rustix::fs::access(self.dir.join(LIMITS), Access::WRITE_OK);
+        writable.map_err(|errno| self.fault("write", errno.into()))
+    }
+
     /// The devices with limits.
     pub fn limits(&self) -> Result<BTreeMap<Number, IoLimits>, CgroupFault> {
         let path = self.dir.join(LIMITS);
         let text = fs::read_to_string(&path).map_err(|error| self.fault("read", error))?;
         let mut all = BTreeMap::new();
-        for line in text.lines() {
+        // A device that the kernel is about to remove has no number any more.
+        let lines = text.lines().filter(|line| !line.starts_with(REMOVED));
+        for line in lines {
             let (device, limits) = parse(line).ok_or_else(|| {
                 let problem = format!("unknown form: {line:?}");
                 self.fault("read", io::Error::other(problem))

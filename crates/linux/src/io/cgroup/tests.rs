@@ -139,6 +139,12 @@ fn limits_are_written_listed_and_removed() {
     );
     assert_eq!(lines[3], "7:2048 rbps=max wbps=max riops=max wiops=max");
 
+    fs::write(
+        pods.path().join(LIMITS),
+        "(unknown) rbps=1048576 wbps=max\n",
+    )
+    .unwrap();
+    assert_eq!(pods.limits().unwrap(), BTreeMap::new());
     fs::write(pods.path().join(LIMITS), "8:0 rbps=fast").unwrap();
     pods.limits().unwrap_err();
     // The controller was disabled meanwhile.
