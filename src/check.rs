@@ -2,7 +2,8 @@
 //! server may serve the pools meanwhile.
 //!
 //! A finding comes from a method of `Examination`, in the file of its subject, else here. [`Examination::run`] calls it,
-//! and without a fault it adds an `ok`. A finding has a level, a word of `About` in `report`, and a remedy that begins
+//! and without a fault it may add an `ok`. A finding has a level: `wrong` breaks a promise (T4), and a `note` is worth
+//! knowing. It also has a word of `About` in `report`, and a remedy that begins
 //! with commands for `sh`, in `advice` if it is shared. Its test passes the remedy to `follow` in
 //! `tests/suite/check.rs`, which runs the commands.
 

@@ -210,7 +210,7 @@ fn the_troubleshooting_page_quotes_messages_as_they_are() {
     assert!(
         unknown.is_empty() && missing.is_empty(),
         "no messages of the driver (a block of kubernetes is for those of others): {unknown:#?}\n\
-         reasons without an entry: {missing:#?}"
+         reasons without an entry in docs/troubleshooting.md: {missing:#?}"
     );
 }
 
