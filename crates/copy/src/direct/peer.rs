@@ -223,19 +223,27 @@ fn greet(noise: &mut HandshakeState, mut stream: &TcpStream) -> io::Result<()> {
 /// Calls the receiver until it takes this sender.
 pub(super) fn connect(address: &str, secret: &Secret, wait: Duration) -> Result<Channel> {
     let until = Instant::now() + wait;
+    let mut refusal = None;
     loop {
-        match call(address, secret, until) {
+        let error = match call(address, secret, until) {
             Ok(channel) => return Ok(channel),
-            Err(error) if Instant::now() + PAUSE >= until => {
-                return Err(Error::NoReceiver {
-                    address: address.to_owned(),
-                    seconds: wait.as_secs(),
-                    error,
-                });
-            }
-            // It may not listen yet, or had too many other connections.
-            Err(_) => thread::sleep(PAUSE),
+            Err(error) => error,
+        };
+        // The end of the time says less than an answer before it.
+        let error = match refusal.take() {
+            Some(refusal) if error.kind() == ErrorKind::TimedOut => refusal,
+            _ => error,
+        };
+        if Instant::now() + PAUSE >= until {
+            return Err(Error::NoReceiver {
+                address: address.to_owned(),
+                seconds: wait.as_secs(),
+                error,
+            });
         }
+        refusal = Some(error);
+        // It may not listen yet, or had too many other connections.
+        thread::sleep(PAUSE);
     }
 }
 

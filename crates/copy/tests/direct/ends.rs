@@ -81,7 +81,7 @@ impl Place {
     /// A sender that soon ends if the receiver does not answer.
     pub(crate) fn sender(&self, receiver: &Process, key: &str, id: &str) -> Process {
         let address = format!("127.0.0.1:{}", receiver.port);
-        self.sender_within(&address, key, id, "2")
+        self.sender_within(&address, key, id, "5")
     }
 
     pub(crate) fn sender_within(&self, address: &str, key: &str, id: &str, wait: &str) -> Process {
