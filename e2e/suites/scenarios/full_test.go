@@ -16,14 +16,15 @@ func podFillsDisk(s *scenario) {
 	before := s.freeSpace(node1, class)
 	s.worker("greedy", class)
 	s.worker("neighbour", class)
-	tenant := *s
-	tenant.Namespace += "-tenant"
+	other := *s.Scenario
+	other.Namespace += "-tenant"
+	tenant := &scenario{&other}
 	s.Kubectl("create", "namespace", tenant.Namespace)
 	tenant.worker("tenant", class)
 	tenant.running("tenant")
 	s.running("greedy")
 	s.running("neighbour")
-	other := s.beats("other", "rootcellar", node1)
+	beats := s.beats("other", "rootcellar", node1)
 
 	s.refused("greedy", "cat /dev/zero > /data/file", "No space left on device")
 	// Sizes are not enforced here, so this volume is affected too: docs/limits.md.
@@ -39,7 +40,7 @@ func podFillsDisk(s *scenario) {
 	tenant.snapshotBy(snapshots, "no-space", "tenant")
 	tenant.forbidden("no-space", "FailedPrecondition", "pool late")
 	s.Kubectl("delete", "namespace", tenant.Namespace, "--timeout", harness.Patience.String())
-	other.goesOn()
+	beats.goesOn()
 	s.worker("elsewhere", "rootcellar", at(node1))
 	s.running("elsewhere")
 
@@ -61,7 +62,7 @@ func podFillsDisk(s *scenario) {
 		}
 		return ""
 	})
-	other.goesOn()
+	beats.goesOn()
 
 	s.dismiss("other")
 	s.dismiss("elsewhere")
