@@ -16,15 +16,13 @@ func podFillsDisk(s *scenario) {
 	before := s.freeSpace(node1, class)
 	s.worker("greedy", class)
 	s.worker("neighbour", class)
-	other := *s.Scenario
-	other.Namespace += "-tenant"
-	tenant := &scenario{&other}
+	tenant := &scenario{harness.In(s.T, s.Namespace+"-tenant")}
 	s.Kubectl("create", "namespace", tenant.Namespace)
 	tenant.worker("tenant", class)
 	tenant.running("tenant")
 	s.running("greedy")
 	s.running("neighbour")
-	beats := s.beats("other", "rootcellar", node1)
+	other := s.beats("other", "rootcellar", node1)
 
 	s.refused("greedy", "cat /dev/zero > /data/file", "No space left on device")
 	// Sizes are not enforced here, so this volume is affected too: docs/limits.md.
@@ -40,7 +38,7 @@ func podFillsDisk(s *scenario) {
 	tenant.snapshotBy(snapshots, "no-space", "tenant")
 	tenant.forbidden("no-space", "FailedPrecondition", "pool late")
 	s.Kubectl("delete", "namespace", tenant.Namespace, "--timeout", harness.Patience.String())
-	beats.goesOn()
+	other.goesOn()
 	s.worker("elsewhere", "rootcellar", at(node1))
 	s.running("elsewhere")
 
@@ -62,7 +60,7 @@ func podFillsDisk(s *scenario) {
 		}
 		return ""
 	})
-	beats.goesOn()
+	other.goesOn()
 
 	s.dismiss("other")
 	s.dismiss("elsewhere")
