@@ -42,6 +42,7 @@ pub mod record;
 pub(crate) mod refusal;
 pub(crate) mod set;
 pub(crate) mod space;
+pub(crate) mod staging;
 pub(crate) mod trash;
 pub(crate) mod unavailable;
 pub(crate) mod unfinished;

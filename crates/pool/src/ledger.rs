@@ -4,7 +4,7 @@
 //! operation changes the disk first. After a crash between the two, the next start reads the disk.
 //!
 //! One mutex guards it all, because a grant depends on the disk, the records and the reservations of one
-//! moment. Only this file locks it, once in each method, and never while a disk is read, written or closed: a disk
+//! moment. Only this file and `space` lock it, once in each method, and never while a disk is read, written or closed: a disk
 //! that hangs must not stop the calls that need the memory alone.
 
 pub(crate) mod free_space;
@@ -13,6 +13,7 @@ pub(crate) mod kept;
 pub(crate) mod quarantine;
 pub(crate) mod reservations;
 pub(crate) mod retained;
+mod space;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -30,17 +31,14 @@ use uuid::Uuid;
 
 use crate::disk::backing::Backing;
 use crate::disk::entry::{Entry, claims};
-use crate::disk::error;
 use crate::disk::kept::{KeptEntry, KeptName};
 use crate::disk::open::Disk;
-use crate::disk::record::{RetainedCharge, Source, VolumeRecord};
-use crate::disk::space::Space;
+use crate::disk::record::RetainedCharge;
 use crate::disk::trash::TrashEntry;
 use crate::disk::unavailable::Unavailable;
-use crate::ledger::free_space::{FreeSpace, Policy};
 use crate::ledger::index::{Index, Lookup, Resource};
 use crate::ledger::kept::{EndCause, Ended, EndedEarly};
-use crate::ledger::reservations::{Demand, Empty, Held, Measurement, MemberSpace, Reservations};
+use crate::ledger::reservations::{Held, Reservations};
 
 #[derive(Debug)]
 pub struct PoolState(Mutex<State>);
@@ -481,133 +479,5 @@ impl PoolState {
             state.index.measured(path, bytes);
         }
         serves
-    }
-}
-
-/// Retained charges, reservations and free space.
-impl PoolState {
-    /// The bytes that stay charged to a volume for its copies, those under construction included.
-    pub fn retained(&self, volume: VolumeId) -> u64 {
-        let state = self.lock();
-        state.index.retained().with(volume, &state.pending)
-    }
-
-    /// The bytes of a volume that deleted copies of this name retain, which a new one does not share.
-    pub(super) fn retained_before(&self, volume: VolumeId, copy: Source) -> u64 {
-        self.lock().index.retained().of_copy(volume, copy)
-    }
-
-    /// The retained charges of volumes that exist or are kept.
-    pub(super) fn existing(&self, retains: &[RetainedCharge]) -> Vec<RetainedCharge> {
-        let state = self.lock();
-        let kept = state.index.kept().iter();
-        let kept: BTreeSet<VolumeId> = kept.filter_map(|(_, kept)| kept.entry.volume).collect();
-        let exists = |retained: &&RetainedCharge| {
-            let volume = retained.volume;
-            state.index.get::<VolumeRecord>(volume).is_some() || kept.contains(&volume)
-        };
-        retains.iter().filter(exists).copied().collect()
-    }
-
-    pub(super) fn add_pending(&self, retains: &[RetainedCharge]) {
-        self.lock().pending.extend(retains);
-    }
-
-    pub(super) fn remove_pending(&self, retains: &[RetainedCharge]) {
-        let mut state = self.lock();
-        for retained in retains {
-            if let Some(at) = state.pending.iter().position(|pending| pending == retained) {
-                state.pending.swap_remove(at);
-            }
-        }
-    }
-
-    pub(super) fn measured(&self, policy: &Policy, measurement: &Measurement) -> FreeSpace {
-        let state = &mut *self.lock();
-        let reservations = &mut state.reservations;
-        reservations.measured(&state.index, policy, measurement)
-    }
-
-    pub(super) fn remembered(&self, policy: &Policy, max_age: Duration) -> Option<FreeSpace> {
-        let state = self.lock();
-        state.reservations.remembered(&state.index, policy, max_age)
-    }
-
-    pub(super) fn set_space(&self, space: Space) {
-        self.lock().reservations.set_space(space);
-    }
-
-    pub(super) fn known(&self, policy: &Policy) -> Option<FreeSpace> {
-        let state = self.lock();
-        state.reservations.known(&state.index, policy)
-    }
-
-    /// Reserves space if `admit` accepts the pool, and returns its bytes; if there is less, the inner error
-    /// is the largest size possible.
-    pub(super) fn grant(
-        &self,
-        policy: &Policy,
-        demand: Demand,
-        expected: Option<&Held>,
-        measurement: &Measurement,
-        admit: impl Fn(Option<Unavailable>, &Index) -> error::Result<()>,
-    ) -> error::Result<Result<Bytes, Bytes>> {
-        let state = &mut *self.lock();
-        admit(state.why_unavailable(), &state.index)?;
-        let reservations = &mut state.reservations;
-        if let Some(expected) = expected {
-            reservations.end(expected);
-        }
-        Ok(reservations.grant(&state.index, policy, demand, measurement))
-    }
-
-    /// The kept objects to end for a demand that was refused, as in [`Reservations::to_end`].
-    pub(super) fn to_end(
-        &self,
-        policy: &Policy,
-        demand: Demand,
-        measurement: &Measurement,
-    ) -> Option<Vec<(KeptName, u64)>> {
-        let state = self.lock();
-        let reservations = &state.reservations;
-        reservations.to_end(&state.index, policy, demand, measurement)
-    }
-
-    /// Reserves space for a volume that a set has placed, without regard to the free space.
-    pub(super) fn expect(&self, size: Bytes) {
-        self.lock().reservations.expect(size);
-    }
-
-    pub(super) fn release(&self, held: &Held) {
-        self.lock().reservations.end(held);
-    }
-
-    /// As `Pool::member_space`, by the policy of a disk.
-    pub(super) fn member_space(
-        &self,
-        whole: bool,
-        policy: impl Fn(&Disk) -> Policy,
-    ) -> Option<MemberSpace> {
-        let state = self.lock();
-        let policy = policy(state.disk.as_ref().ok()?);
-        let reservations = &state.reservations;
-        Some(reservations.member_space(&state.index, whole, &policy))
-    }
-
-    pub(super) fn empty(&self) -> Option<Empty> {
-        let state = self.lock();
-        state.reservations.empty(&state.index)
-    }
-
-    pub(super) fn other(&self) -> Bytes {
-        self.lock().reservations.other
-    }
-
-    /// Notes the bytes that others use, if the pool is still served from this disk.
-    pub(super) fn set_other(&self, disk: &Arc<Disk>, other: Bytes) {
-        let mut state = self.lock();
-        if state.serves(disk) {
-            state.reservations.other = other;
-        }
     }
 }

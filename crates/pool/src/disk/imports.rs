@@ -13,8 +13,9 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::disk::layout;
-use crate::disk::open::{Disk, Staged};
+use crate::disk::open::Disk;
 use crate::disk::record::{self, Record, Unreadable, VolumeRecord};
+use crate::disk::staging::Staged;
 use crate::disk::unfinished::UnfinishedCopy;
 
 /// The bytes of the longest path of a directory of the host.
