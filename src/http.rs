@@ -114,23 +114,23 @@ impl Page {
 }
 
 impl Scraped {
-    /// The pool's status; without an answer of its disk, only the part that is in memory.
-    async fn status(self) -> PoolView {
+    /// The view with the free space of now; without an answer of its disk, only the part that is in memory.
+    async fn measured_view(self) -> PoolView {
         let Self { pool, turn } = self;
         if pool.silence().is_some() {
             return pool.view();
         }
         let reported = Arc::clone(&pool);
-        let status = async {
+        let view = async {
             let turn = turn.lock_owned().await;
             let report = move || {
                 let _turn = turn;
-                reported.status()
+                reported.measured_view()
             };
             tokio::task::spawn_blocking(report).await
         };
-        match tokio::time::timeout(TIMEOUT, status).await {
-            Ok(Ok(status)) => status,
+        match tokio::time::timeout(TIMEOUT, view).await {
+            Ok(Ok(view)) => view,
             Ok(Err(_)) | Err(_) => pool.view(),
         }
     }
@@ -170,7 +170,7 @@ async fn metrics_text(State(page): State<Page>) -> Response {
     let mut scrapes = JoinSet::new();
     for scraped in page.scraped() {
         let name = scraped.pool.name().clone();
-        scrapes.spawn(async move { (name, scraped.status().await) });
+        scrapes.spawn(async move { (name, scraped.measured_view().await) });
     }
     let mut statuses = BTreeMap::new();
     while let Some(scrape) = scrapes.join_next().await {

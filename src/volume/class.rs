@@ -106,14 +106,14 @@ impl Parametrized for Class {
         Parameter::WRITE_BYTES,
         Parameter::READ_OPERATIONS,
         Parameter::WRITE_OPERATIONS,
-        Parameter::recorded(
+        Parameter::compared(
             "exclusive",
             &["true", "false"],
             |class, given| given.choose(&mut class.exclusive, &[("true", true), ("false", false)]),
             |class| class.exclusive.to_string(),
             |volume| volume.exclusive.to_string(),
         ),
-        Parameter::<Self>::recorded(
+        Parameter::<Self>::compared(
             "nodatacow",
             &["true", "false"],
             |class, given| given.choose(&mut class.nodatacow, &[("true", true), ("false", false)]),
@@ -133,7 +133,7 @@ impl Parametrized for Class {
                 given.choose(&mut class.enforcement, &choices)
             },
         ),
-        Parameter::recorded(
+        Parameter::compared(
             "mode",
             &["0777", "2750"],
             |class, given| {
@@ -145,21 +145,21 @@ impl Parametrized for Class {
             |class| class.parameters.mode.to_string(),
             |volume| volume.parameters.mode.to_string(),
         ),
-        Parameter::recorded(
+        Parameter::compared(
             "uid",
             &["0", "1000"],
             |class, given| given.parse_id(&mut class.parameters.uid),
             |class| class.parameters.uid.to_string(),
             |volume| volume.parameters.uid.to_string(),
         ),
-        Parameter::recorded(
+        Parameter::compared(
             "gid",
             &["0", "1000"],
             |class, given| given.parse_id(&mut class.parameters.gid),
             |class| class.parameters.gid.to_string(),
             |volume| volume.parameters.gid.to_string(),
         ),
-        Parameter::recorded(
+        Parameter::compared(
             "sharing",
             &["none", "node"],
             |class, given| {
@@ -300,7 +300,7 @@ mod tests {
     /// A volume has the values of the class that made it, and no other class fits. Every field of the record's
     /// parameters has a row.
     #[test]
-    fn every_parameter_in_the_record_is_compared() {
+    fn a_class_with_another_value_of_a_compared_parameter_is_refused() {
         let made_by = |class: &Class| VolumeRecord {
             exclusive: class.exclusive,
             nodatacow: class.nodatacow,

@@ -28,7 +28,7 @@ pub struct Parameter<C: 'static> {
     /// All values, or examples of them.
     pub values: &'static [&'static str],
     set: Set<C>,
-    recorded: Option<Recorded<C>>,
+    compared: Option<Compared<C>>,
     /// Whether a copy has the value of its source, and not of its class.
     is_of_the_source: bool,
 }
@@ -42,7 +42,7 @@ enum Set<C> {
 
 /// A parameter that a volume retains until its deletion. Both values are as a class has them.
 #[derive(Debug)]
-struct Recorded<C> {
+struct Compared<C> {
     in_class: fn(&C) -> String,
     in_volume: fn(&VolumeRecord) -> String,
 }
@@ -101,7 +101,7 @@ impl<C: Parametrized> Parameter<C> {
             key,
             values,
             set: Set::Checked(set),
-            recorded: None,
+            compared: None,
             is_of_the_source: false,
         }
     }
@@ -111,13 +111,13 @@ impl<C: Parametrized> Parameter<C> {
             key,
             values: &["shop", ""],
             set: Set::Kept(field),
-            recorded: None,
+            compared: None,
             is_of_the_source: false,
         }
     }
 
     /// A parameter that a volume retains, with these values in its class and in its record.
-    pub(super) const fn recorded(
+    pub(super) const fn compared(
         key: &'static str,
         values: &'static [&'static str],
         set: fn(&mut C, Given<'_>) -> Result<()>,
@@ -128,7 +128,7 @@ impl<C: Parametrized> Parameter<C> {
             key,
             values,
             set: Set::Checked(set),
-            recorded: Some(Recorded {
+            compared: Some(Compared {
                 in_class,
                 in_volume,
             }),
@@ -144,18 +144,18 @@ impl<C: Parametrized> Parameter<C> {
 
     /// The value of a volume, if volumes retain the parameter.
     pub fn of(&self, volume: &VolumeRecord) -> Option<String> {
-        Some((self.recorded.as_ref()?.in_volume)(volume))
+        Some((self.compared.as_ref()?.in_volume)(volume))
     }
 
     /// Refuses a class with another value than the volume's.
     pub(super) fn check_same(&self, class: &C, volume: &VolumeRecord) -> Result<()> {
-        let Some(recorded) = &self.recorded else {
+        let Some(compared) = &self.compared else {
             return Ok(());
         };
         if self.is_of_the_source && volume.source.is_some() {
             return Ok(());
         }
-        let (has, asked) = ((recorded.in_volume)(volume), (recorded.in_class)(class));
+        let (has, asked) = ((compared.in_volume)(volume), (compared.in_class)(class));
         if has == asked {
             return Ok(());
         }

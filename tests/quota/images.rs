@@ -87,7 +87,7 @@ fn an_ext4_grows_with_its_image() {
         let file = fs::File::options().write(true).open(&image).unwrap();
         file.set_len(96 * MIB).unwrap();
         rig.start();
-        assert_eq!(rig.status().limits_restored, 0);
+        assert_eq!(rig.measured_view().limits_restored, 0);
         rig.driver().publish(&publish(&id, &target)).unwrap();
         assert!(
             total(&rig) > before + 56 * MIB,

@@ -299,10 +299,10 @@ fn a_failed_copy_that_a_full_disk_keeps_is_reclaimed() {
         Code::ResourceExhausted
     );
     let staging = || rig.node.names(".rootcellar/staging");
-    assert_eq!((staging().len(), rig.status().trash), (1, 1));
+    assert_eq!((staging().len(), rig.measured_view().trash), (1, 1));
     full.store(false, Ordering::Relaxed);
-    eventually("it is reclaimed", || rig.status().trash == 0);
+    eventually("it is reclaimed", || rig.measured_view().trash == 0);
     assert_eq!((staging(), rig.trash()), (vec![], 0));
-    assert_eq!(rig.status().unavailable, None);
+    assert_eq!(rig.measured_view().unavailable, None);
     rig.clone_of("clone", SIZE, &source).unwrap();
 }

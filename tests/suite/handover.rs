@@ -279,7 +279,7 @@ fn a_record_that_cannot_be_read_now_is_not_quarantined() {
     second.check_pool(&second.pools()[0]);
     let found = unavailable(&second);
     assert!(matches!(found, Some(Unavailable::Io { .. })), "{found:?}");
-    assert_eq!(second.pools()[0].status().quarantined, 0);
+    assert_eq!(second.pools()[0].measured_view().quarantined, 0);
     flip_record();
     second.check_pool(&second.pools()[0]);
     assert_eq!(unavailable(&second), None);

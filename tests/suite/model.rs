@@ -360,7 +360,7 @@ impl PoolsWorld {
             let of_pool: Vec<&Volume> = all.iter().filter(|v| v.pool == *pool.name()).collect();
             self.check_disk(pool.name().as_str(), &of_pool);
             self.check_capacity(pool.name().as_str(), pool.available().unwrap());
-            let status = pool.status();
+            let status = pool.measured_view();
             assert_eq!(status.unavailable, None);
             assert_eq!((status.volumes, status.quarantined), (of_pool.len(), 0));
             if pool.name().as_str() == KEEPING {

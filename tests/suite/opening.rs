@@ -137,7 +137,7 @@ fn an_entry_that_resists_stays_reserved_and_delays_nothing_else() {
         volumes.delete(id).unwrap();
     }
     eventually("two resist and the third is reclaimed", || {
-        let status = pool.status();
+        let status = pool.measured_view();
         (status.trash, status.resisting) == (2, 2)
     });
     let refused = volumes.create(&create("d", size * 3)).unwrap_err();
@@ -145,7 +145,7 @@ fn an_entry_that_resists_stays_reserved_and_delays_nothing_else() {
 
     off.store(true, Ordering::Relaxed);
     node.wait_for_trash();
-    eventually("nothing is reserved", || pool.status().trash == 0);
+    eventually("nothing is reserved", || pool.measured_view().trash == 0);
     volumes.create(&create("d", size * 3)).unwrap();
 }
 

@@ -249,7 +249,7 @@ fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
         if restarts {
             drop(running);
             running = start();
-            assert_eq!(running.pools()[0].status().quarantined, 2);
+            assert_eq!(running.pools()[0].measured_view().quarantined, 2);
             let report = report_on(&option);
             let findings = of_level(&report, Level::Wrong).into_iter();
             let missing = findings.filter(|found| found.what.contains("its data is missing"));
@@ -269,7 +269,7 @@ fn an_object_whose_data_was_removed_by_hand_can_be_deleted() {
         running.delete(&id).unwrap();
         let again = running.delete(&id).unwrap_err();
         assert_eq!(again.code(Operation::Delete), Code::Ok);
-        let status = running.pools()[0].status();
+        let status = running.pools()[0].measured_view();
         assert_eq!((status.volumes, status.quarantined), (0, 0));
         assert_eq!(node.names(".rootcellar/kept"), [""; 0]);
         running.wait_for_trash();
@@ -655,10 +655,10 @@ fn damaged_records_are_quarantined_and_the_rest_is_served() {
             assert!(message.contains(reason), "{case}: {message}");
             assert!(message.contains(dir.to_str().unwrap()), "{case}: {message}");
         }
-        let status = volumes.pools()[0].status();
+        let status = volumes.pools()[0].measured_view();
         assert_eq!((status.volumes, status.quarantined), (1, 1), "{case}");
         eventually("the space of the quarantined tree is reserved", || {
-            volumes.pools()[0].status().reserved.0 > MIB
+            volumes.pools()[0].measured_view().reserved.0 > MIB
         });
         assert_eq!(volumes.get(&good.id.to_string()).unwrap(), good, "{case}");
         assert_eq!(names(&dir), before, "{case}: it was not touched");
@@ -693,15 +693,15 @@ fn a_quarantined_tree_is_measured_in_the_background() {
         let vfs = rustix::fs::statvfs(node.pool()).unwrap();
         (vfs.f_blocks - vfs.f_bfree) * vfs.f_frsize
     };
-    let unmeasured = pool.status();
+    let unmeasured = pool.measured_view();
     assert_eq!((unmeasured.quarantined, unmeasured.reserved.0), (1, 0));
     assert!(unmeasured.available.0 + used() <= unmeasured.total.0);
     pool.start_reclaiming().unwrap();
     eventually("the tree is measured", || {
-        (SIZE..SIZE + MIB).contains(&pool.status().reserved.0)
+        (SIZE..SIZE + MIB).contains(&pool.measured_view().reserved.0)
     });
     // The other data, mostly of the filesystem itself, was reserved twice.
-    assert!(pool.status().available > unmeasured.available);
+    assert!(pool.measured_view().available > unmeasured.available);
 }
 
 /// Two directories with one id are both quarantined, and so is a directory whose name is not the
@@ -725,7 +725,7 @@ fn twins_and_strangers_are_quarantined() {
     fs::write(node.pool().join("volumes/stray"), "").unwrap();
 
     let volumes = node.volumes(&fakes);
-    let status = volumes.pools()[0].status();
+    let status = volumes.pools()[0].measured_view();
     assert_eq!((status.volumes, status.quarantined), (0, 3));
     let refused = volumes.delete(&volume.id.to_string()).unwrap_err();
     assert_pool_error!(refused, Quarantined);
@@ -759,7 +759,7 @@ fn staging_is_cleared_at_start_and_the_trash_reclaimed() {
 fn a_deleted_volume_is_reclaimed() {
     let (node, fakes) = (Node::new(), Fakes::default());
     let volumes = node.volumes(&fakes);
-    let before = volumes.pools()[0].status().reserved;
+    let before = volumes.pools()[0].measured_view().reserved;
     let volume = volumes.create(&create("pvc-1", MIB)).unwrap();
     let data = node
         .pool()
@@ -767,7 +767,7 @@ fn a_deleted_volume_is_reclaimed() {
     fs::write(data.join("file"), "content").unwrap();
     volumes.delete(&volume.id.to_string()).unwrap();
     assert!(node.names("volumes").is_empty());
-    assert_eq!(volumes.pools()[0].status().reserved, before);
+    assert_eq!(volumes.pools()[0].measured_view().reserved, before);
     assert!(matches!(
         volumes.get(&volume.id.to_string()),
         Err(Error::NotFound { .. })

@@ -181,9 +181,9 @@ fn a_directory_of_many_entries_is_reclaimed() {
     }
     fixture.reclaims("pvc");
     assert!(
-        fixture.status().reclaimed >= ENTRIES,
+        fixture.measured_view().reclaimed >= ENTRIES,
         "{:?}",
-        fixture.status()
+        fixture.measured_view()
     );
 }
 
@@ -410,7 +410,7 @@ fn requests_go_on_while_the_trash_is_reclaimed() {
     std::fs::write(fixture.make("pvc").join("held"), "").unwrap();
     fixture.delete("pvc");
     eventually("the reclaimer is at work", || gate.holds("held"));
-    assert_eq!(fixture.status().trash, 1);
+    assert_eq!(fixture.measured_view().trash, 1);
 
     let volume = fixture.driver().create(&create("next", 1 << 20)).unwrap();
     let id = volume.id.to_string();
@@ -453,7 +453,7 @@ fn a_removal_that_an_unavailable_pool_ended_goes_on() {
     let away = fixture.node.path("away");
     std::fs::rename(&fixture.pool, &away).unwrap();
     fixture.driver().check_pools();
-    assert!(fixture.status().unavailable.is_some());
+    assert!(fixture.measured_view().unavailable.is_some());
     let trash = away.join(".rootcellar/trash");
     let data = trash.join(&names(&trash)[0]).join("data");
     drop(opened);
@@ -462,7 +462,7 @@ fn a_removal_that_an_unavailable_pool_ended_goes_on() {
     // The ended removal has the lock of the pool for a moment.
     eventually("the pool is served", || {
         fixture.driver().check_pools();
-        fixture.status().unavailable.is_none()
+        fixture.measured_view().unavailable.is_none()
     });
     fixture.is_clean();
     assert!(quota.limits().is_empty(), "{:?}", quota.limits());

@@ -245,7 +245,11 @@ fn a_volume_on_btrfs_grows_while_it_is_written_to_and_never_shrinks() {
         rig.driver().get(&volume.id.to_string()).unwrap().size,
         twice
     );
-    assert_eq!(rig.status().limits_restored, 0, "limit and record agreed");
+    assert_eq!(
+        rig.measured_view().limits_restored,
+        0,
+        "limit and record agreed"
+    );
     let below = ExpandRequest {
         id: volume.id.to_string(),
         path: rig.node.target("pvc"),
@@ -279,7 +283,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
         rig.qgroup(&["limit", limit], qgroup);
     }
     rig.start();
-    assert_eq!(rig.status().limits_restored, 2);
+    assert_eq!(rig.measured_view().limits_restored, 2);
     let mut expected: Vec<(u64, String)> = ["lowered", "lifted", "kept"]
         .map(|volume| (rig.quota_id(volume), SIZE.0.to_string()))
         .into();
@@ -290,7 +294,7 @@ fn limits_on_btrfs_are_what_the_records_say_after_a_start_and_others_are_left_al
     found.sort();
     assert_eq!(found, expected);
     rig.start();
-    assert_eq!(rig.status().limits_restored, 0);
+    assert_eq!(rig.measured_view().limits_restored, 0);
 }
 
 /// Proves: S18.
@@ -308,7 +312,7 @@ fn a_quota_id_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
     let record = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, record.replace(&second, &first)).unwrap();
     rig.start();
-    let status = rig.status();
+    let status = rig.measured_view();
     assert_eq!((status.volumes, status.quarantined), (1, 2));
     assert!(status.reserved >= Bytes(3 * SIZE.0), "{}", status.reserved);
     assert_eq!(rig.qgroups(), before, "no limit was touched");
@@ -321,7 +325,7 @@ fn a_quota_id_that_may_be_anothers_is_left_alone_and_its_volume_quarantined() {
         .arg(&data));
     std::fs::create_dir(&data).unwrap();
     rig.start();
-    let status = rig.status();
+    let status = rig.measured_view();
     assert_eq!((status.volumes, status.quarantined), (2, 1));
 }
 
@@ -374,8 +378,12 @@ fn a_class_may_require_that_sizes_are_enforced_or_that_they_are_not() {
         made.unwrap_err().code(Operation::CreateVolume),
         Code::InvalidArgument
     );
-    assert_eq!(rig.status().not_enforced, 1, "the one that is not enforced");
-    assert_eq!(cannot.pools()[0].status().not_enforced, 2);
+    assert_eq!(
+        rig.measured_view().not_enforced,
+        1,
+        "the one that is not enforced"
+    );
+    assert_eq!(cannot.pools()[0].measured_view().not_enforced, 2);
 }
 
 /// Proves: S10.
@@ -399,7 +407,7 @@ fn a_pool_whose_quota_is_switched_on_is_opened_anew_and_holds_the_sizes_of_new_v
     let new = driver.create(&create("new", SIZE.0)).unwrap();
     assert_eq!(new.enforcement, Enforcement::Squota);
     assert_eq!(driver.get(&old.id.to_string()).unwrap(), old);
-    assert_eq!(driver.pools()[0].status().not_enforced, 1);
+    assert_eq!(driver.pools()[0].measured_view().not_enforced, 1);
     let error = driver.enforce(&old.id.to_string()).unwrap_err();
     assert_eq!(error.code(Operation::Volume), Code::FailedPrecondition);
     assert!(error.to_string().contains("create a new claim"), "{error}");

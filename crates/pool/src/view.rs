@@ -81,7 +81,7 @@ impl Pool {
     }
 
     /// The view with the free space of now. A disk that is known not to answer is not asked.
-    pub fn status(&self) -> PoolView {
+    pub fn measured_view(&self) -> PoolView {
         if self.silence().is_some() {
             return self.view();
         }
@@ -90,7 +90,7 @@ impl Pool {
     }
 
     fn view_with(&self, free: Option<&FreeSpace>) -> PoolView {
-        // Calls report an that pools.json cannot be read.
+        // A call reports that pools.json cannot be read.
         let cordoned = self.is_cordoned().unwrap_or(false);
         let silence = self.silence();
         let (copies, copies_waiting) = self.copies.count();

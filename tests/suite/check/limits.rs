@@ -124,7 +124,7 @@ fn quota_conflicts_are_reported_with_a_way_out_that_works() {
     fs::write(&path, record).unwrap();
     rig.start();
     assert_well(&report_on(&rig.node.pool()));
-    assert_eq!(rig.driver().pools()[0].status().quarantined, 0);
+    assert_eq!(rig.driver().pools()[0].measured_view().quarantined, 0);
     for volume in &made {
         assert_useful(&rig, volume);
     }

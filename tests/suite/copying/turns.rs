@@ -17,7 +17,7 @@ type Copying<'scope> = ScopedJoinHandle<'scope, Result<Volume, Error>>;
 
 impl ManyFiles {
     fn count(&self) -> (usize, usize) {
-        let status = self.rig.status();
+        let status = self.rig.measured_view();
         (status.copies, status.copies_waiting)
     }
 
@@ -85,18 +85,21 @@ fn a_fifth_copy_waits_for_its_turn() {
     std::thread::scope(|scope| {
         let mut waiting = None;
         let made = scene.crowded(scope, || {
-            let before = rig.status().available;
+            let before = rig.measured_view().available;
             let restore = scene.begin(scope, "e", &Caller::default());
             scene.until(AT_ONCE, 1);
             let snapshot = scope.spawn(|| rig.snapshot("again", &scene.source));
             scene.until(AT_ONCE, 2);
-            let reserved = before.0 - rig.status().available.0;
+            let reserved = before.0 - rig.measured_view().available.0;
             assert!(reserved >= SIZE, "the restore has its space");
             aborted(scene.copy("e", Caller::default()), Operation::CreateVolume);
             aborted(scene.delete_snapshot(), Operation::Delete);
             let other = rig.make("other", 1 << 20);
             rig.delete(&other);
-            assert_eq!((rig.status().silence, scene.count()), (None, (AT_ONCE, 2)));
+            assert_eq!(
+                (rig.measured_view().silence, scene.count()),
+                (None, (AT_ONCE, 2))
+            );
             waiting = Some((restore, snapshot));
         });
         assert!(made.iter().all(Result::is_ok), "{made:?}");
@@ -122,7 +125,7 @@ fn a_copy_waits_as_long_as_its_caller() {
     std::thread::scope(|scope| {
         let mut last = None;
         scene.crowded(scope, || {
-            let (staging, before) = (scene.staging(), rig.status().available);
+            let (staging, before) = (scene.staging(), rig.measured_view().available);
             let late = Caller::until(Some(Instant::now()));
             refused(scene.copy("late", late), Code::Aborted, FULL);
             let soon = Caller::until(Some(Instant::now() + Duration::from_millis(300)));
@@ -136,7 +139,10 @@ fn a_copy_waits_as_long_as_its_caller() {
             refused(left.join().unwrap(), Code::Aborted, FULL);
             scene.until(AT_ONCE, 1);
             assert_eq!(scene.staging(), staging);
-            assert!(rig.status().available.0 + 2 * SIZE > before.0, "it is free");
+            assert!(
+                rig.measured_view().available.0 + 2 * SIZE > before.0,
+                "it is free"
+            );
             last = Some(next);
         });
         last.unwrap().join().unwrap().unwrap();
@@ -188,7 +194,7 @@ fn an_unavailable_pool_ends_the_copies_that_wait() {
     });
     eventually("the pool is open again", || {
         rig.driver().check_pools();
-        rig.status().unavailable.is_none()
+        rig.measured_view().unavailable.is_none()
     });
     scene.copy("e", Caller::default()).unwrap();
     scene.assert_complete("volumes", "e");
@@ -246,7 +252,7 @@ fn a_move_waits_for_its_turn() {
     let count = || {
         let pools = driver.pools();
         let target = pools.iter().find(|pool| pool.name().member() == Some("b"));
-        let status = target.unwrap().status();
+        let status = target.unwrap().measured_view();
         (status.copies, status.copies_waiting)
     };
     let clone = |name| {

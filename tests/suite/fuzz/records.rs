@@ -84,7 +84,7 @@ impl RecordsNode {
         found: Result<T, Error>,
         delete: impl FnOnce() -> Result<(), Error>,
     ) -> Option<T> {
-        let quarantined = volumes.pools()[0].status().quarantined;
+        let quarantined = volumes.pools()[0].measured_view().quarantined;
         let Err(Error::Pool {
             error: PoolError::Quarantined { path, reason },
             ..

@@ -37,9 +37,9 @@ fn a_snapshot_has_all_that_was_written_while_it_waited() {
         for name in ["s1", "s2", "s3", "s4"] {
             scope.spawn(move || take(name, other));
         }
-        eventually("four copies run", || rig.status().copies == 4);
+        eventually("four copies run", || rig.measured_view().copies == 4);
         let waiting = scope.spawn(|| take("snap", &volume));
-        eventually("a copy waits", || rig.status().copies_waiting == 1);
+        eventually("a copy waits", || rig.measured_view().copies_waiting == 1);
         fs::write(target.join("late"), &late).unwrap();
         gate.open(|_| true);
         waiting.join().unwrap()

@@ -325,8 +325,8 @@ fn a_volume_counts_once_while_it_is_deleted() {
         eventually("it is being moved", || moving.load(Ordering::SeqCst));
         driver.create(&create("new", SIZE / 5)).unwrap();
     });
-    assert_eq!(driver.pools()[0].status().kept, 2);
-    assert_eq!(driver.pools()[0].status().reserved, Bytes(SIZE / 5));
+    assert_eq!(driver.pools()[0].measured_view().kept, 2);
+    assert_eq!(driver.pools()[0].measured_view().reserved, Bytes(SIZE / 5));
 }
 
 /// Where no usage is counted, the size of a kept volume counts as space, even if its blocks may be shared.

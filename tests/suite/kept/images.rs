@@ -222,7 +222,7 @@ fn a_kept_image_makes_space_on_a_nearly_full_disk() {
                 false
             });
             // Where usage is counted, a thin one has few bytes, which nobody needs.
-            let counted = rig.status().enforcement == Enforcement::Squota;
+            let counted = rig.measured_view().enforcement == Enforcement::Squota;
             let ends = !counted || asked.allocation == Allocation::Thick;
             assert_eq!(kept(&rig).is_empty(), ends, "{case}");
             let refused = undelete(rig.driver(), &large, None).unwrap_err();

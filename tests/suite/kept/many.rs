@@ -21,7 +21,7 @@ fn many(driver: &Running, each: usize, size: u64) {
     let live = driver.list(usize::MAX, "").unwrap().objects;
     let sizes: u64 = live.iter().map(|volume| volume.size.0).sum();
     let pools = driver.pools();
-    assert_eq!(pools[0].status().reserved, Bytes(sizes));
+    assert_eq!(pools[0].measured_view().reserved, Bytes(sizes));
 
     let capacity = || driver.capacity(&Class::default(), &[]).unwrap().largest.0;
     let mut request = create("rest", 0);
@@ -35,15 +35,15 @@ fn many(driver: &Running, each: usize, size: u64) {
     }
     driver.purge(None).unwrap();
     driver.wait_for_trash();
-    assert_eq!(pools[0].status().reserved, Bytes::ZERO);
-    assert_eq!(pools[0].status().kept, 0);
+    assert_eq!(pools[0].measured_view().reserved, Bytes::ZERO);
+    assert_eq!(pools[0].measured_view().kept, 0);
 }
 
 fn work(driver: &Running, worker: usize, each: usize, size: u64) {
     let (mut deleted, mut round) = (0, 0);
     let mut progress = Instant::now();
     while deleted < each {
-        let status = || driver.pools()[0].status();
+        let status = || driver.pools()[0].measured_view();
         assert!(
             progress.elapsed() < DEADLINE,
             "{deleted} deleted: {:?}",

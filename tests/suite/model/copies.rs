@@ -210,7 +210,7 @@ impl CopiesWorld {
             let file = self.file(&self.rig.data(home, &format!("{name}-")));
             assert_eq!(&read(&file), content, "{name} of {home}");
         }
-        let status = driver.pools()[0].status();
+        let status = driver.pools()[0].measured_view();
         assert_eq!((status.unavailable, status.quarantined), (None, 0));
     }
 

@@ -51,8 +51,8 @@ impl ReclaimFixture {
         delete(self.driver(), volume);
     }
 
-    pub fn status(&self) -> PoolView {
-        self.driver().pools()[0].status()
+    pub fn measured_view(&self) -> PoolView {
+        self.driver().pools()[0].measured_view()
     }
 
     pub fn trash(&self) -> Vec<String> {
@@ -70,7 +70,7 @@ impl ReclaimFixture {
         eventually("only what resists is left", || {
             let PoolView {
                 trash, resisting, ..
-            } = self.status();
+            } = self.measured_view();
             (self.trash().len(), trash, resisting) == (1, 1, 1)
         });
         self.pool.join(".rootcellar/trash").join(&self.trash()[0])
@@ -79,9 +79,9 @@ impl ReclaimFixture {
     pub fn is_clean(&self) {
         eventually("everything is reclaimed", || self.trash().is_empty());
         eventually("the status says so", || {
-            self.status().trash + self.status().resisting == 0
+            self.measured_view().trash + self.measured_view().resisting == 0
         });
-        assert_eq!(self.status().unavailable, None);
+        assert_eq!(self.measured_view().unavailable, None);
         assert_eq!(names(&self.canary), ["file"]);
         let file = self.canary.join("file");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "untouched");

@@ -92,7 +92,7 @@ fn volumes_are_deleted_from_a_full_xfs_beside_entries_that_resist() {
         }
     });
     node.start();
-    assert_eq!(node.status().unavailable, None);
+    assert_eq!(node.measured_view().unavailable, None);
     for volume in later {
         delete(&node, volume);
     }
@@ -128,15 +128,15 @@ fn a_full_xfs_opens_while_its_trash_takes_no_name() {
     let deleted = deleted.count();
     assert!(deleted < volumes.len(), "the trash takes every name");
     node.start();
-    let status = node.status();
+    let status = node.measured_view();
     assert_eq!(status.unavailable, None);
     assert_eq!(status.trash, deleted + LEFT);
     assert!(!names(&staging).is_empty(), "the trash took every draft");
     resists.store(false, Ordering::Relaxed);
-    eventually("all is reclaimed", || node.status().trash == 0);
+    eventually("all is reclaimed", || node.measured_view().trash == 0);
     assert_eq!(names(&staging), [""; 0]);
     assert_eq!(node.trash(), 0);
-    assert_eq!(node.status().unavailable, None);
+    assert_eq!(node.measured_view().unavailable, None);
 }
 
 /// An older driver removes the placeholders. They are made again when a pool is opened, and if its disk is
@@ -161,7 +161,7 @@ fn missing_placeholders_are_made_again() {
     let other = node.disk.path().join("other");
     fill(&other);
     node.start();
-    assert_eq!(node.status().unavailable, None);
+    assert_eq!(node.measured_view().unavailable, None);
     assert!(
         placeholders(&node).len() < made.len(),
         "the disk is not full"
@@ -182,6 +182,6 @@ fn only_xfs_has_placeholders() {
         let node = DriverNode::with(Disk::new(filesystem), Fakes::default());
         let is_needed = filesystem == "xfs";
         assert_eq!(!placeholders(&node).is_empty(), is_needed, "{filesystem}");
-        assert_eq!(node.status().trash, 0);
+        assert_eq!(node.measured_view().trash, 0);
     }
 }

@@ -53,7 +53,7 @@ fn rig_with_a_file() -> (CopyRig, Volume) {
 #[test]
 fn a_source_can_rewrite_its_content_and_the_retained_charge_is_reserved() {
     let (mut rig, source) = require!(loop_devices, rig_with_a_file());
-    let reserved = |rig: &CopyRig| rig.driver().pools()[0].status().reserved.0;
+    let reserved = |rig: &CopyRig| rig.driver().pools()[0].measured_view().reserved.0;
     let before = reserved(&rig);
     let snapshot = rig.snapshot("snap", &source).unwrap();
     assert_about("reserved", snapshot.reserved.0, mib(40));
@@ -192,7 +192,7 @@ fn a_copy_that_was_limited_to_less_than_its_size_is_raised_at_start() {
             .arg(rig.disk.path()));
         rig.start();
         assert_eq!(limit(&rig, "cloned"), SIZE);
-        let status = rig.driver().pools()[0].status();
+        let status = rig.driver().pools()[0].measured_view();
         assert_eq!(status.limits_restored, restored, "{limited}");
     }
 }

@@ -89,7 +89,7 @@ fn source_snapshot_and_copies_go_in_any_order_and_leave_nothing() {
                     && names(&pool.join("snapshots")).is_empty()
             );
             assert_eq!(
-                rig.driver().pools()[0].status().reserved,
+                rig.driver().pools()[0].measured_view().reserved,
                 Bytes(0),
                 "{kind:?} {order:?}"
             );

@@ -71,7 +71,7 @@ fn a_reclaim_survives_the_failure_of_every_step() {
         fixture.recovers();
         fixture.assert_ends_with(&["kept"]);
         eventually("nothing resists", || {
-            fixture.driver().pools()[0].status().resisting == 0
+            fixture.driver().pools()[0].measured_view().resisting == 0
         });
     });
 }

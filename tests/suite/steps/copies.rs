@@ -249,7 +249,7 @@ impl Call {
                 assert_same(&set.rig.volume_data("source"), &set.rig.data(home, name));
             }
         }
-        assert_eq!(set.rig.driver().pools()[0].status().quarantined, 0);
+        assert_eq!(set.rig.driver().pools()[0].measured_view().quarantined, 0);
         assert_eq!(
             set.rig.driver().list(usize::MAX, "").unwrap().objects.len(),
             names(&pool.join("volumes")).len()

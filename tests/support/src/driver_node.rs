@@ -63,8 +63,8 @@ impl DriverNode {
         self.running.as_ref().unwrap()
     }
 
-    pub fn status(&self) -> PoolView {
-        self.driver().pools()[0].status()
+    pub fn measured_view(&self) -> PoolView {
+        self.driver().pools()[0].measured_view()
     }
 
     pub fn make(&self, volume: &str, size: u64) -> Volume {

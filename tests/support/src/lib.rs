@@ -376,7 +376,11 @@ impl Running {
     /// Waits until all pools have reclaimed their trash. They count an entry for a moment after its
     /// directory was removed.
     pub fn wait_for_trash(&self) {
-        let is_empty = || self.pools().iter().all(|pool| pool.status().trash == 0);
+        let is_empty = || {
+            self.pools()
+                .iter()
+                .all(|pool| pool.measured_view().trash == 0)
+        };
         eventually("nothing in the trash is counted", is_empty);
     }
 }

@@ -513,9 +513,9 @@ impl Scene {
         available && is_the_pool && found == volumes
     }
 
-    fn status(&self) -> Vec<PoolView> {
+    fn views(&self) -> Vec<PoolView> {
         let pools = self.driver().pools();
-        pools.iter().map(|pool| pool.status()).collect()
+        pools.iter().map(|pool| pool.measured_view()).collect()
     }
 
     /// Whether the first pool is unavailable for a reason that contains `says`.
@@ -552,7 +552,7 @@ impl Scene {
         }
         self.is_reclaimed();
         for pool in pools.iter() {
-            assert_eq!(pool.status().quarantined, 0, "quarantined");
+            assert_eq!(pool.measured_view().quarantined, 0, "quarantined");
             assert_pool_complete(pool.path());
         }
     }
@@ -688,17 +688,17 @@ fn check(
     let is_after = (operation.after)(&scene);
     let is_before = !replied && (operation.before)(&scene);
     if !is_after && !is_before {
-        let status = scene.status();
+        let views = scene.views();
         let volumes = scene.driver().list(usize::MAX, "").unwrap().objects;
-        panic!("neither before nor after: {id:?} {status:#?} {volumes:#?}");
+        panic!("neither before nor after: {id:?} {views:#?} {volumes:#?}");
     }
     assert!(
         !replied || (operation.replied)(&scene),
         "lost after the reply"
     );
     // Limit and record may differ only before the reply.
-    let status = scene.status().into_iter();
-    let restored: u64 = status.map(|status| status.limits_restored).sum();
+    let views = scene.views().into_iter();
+    let restored: u64 = views.map(|view| view.limits_restored).sum();
     assert!(
         !replied || operation.leaves_limits || restored == 0,
         "{restored} limits were not durable"
