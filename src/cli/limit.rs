@@ -93,6 +93,7 @@ fn limit(server: &Server, id: VolumeId, args: &LimitArgs) -> Result<String, Stat
         read_operations,
         write_operations,
         before,
+        are_lifted,
     } = answer.into_inner();
     let limits = IoLimits {
         read_bytes,
@@ -101,8 +102,13 @@ fn limit(server: &Server, id: VolumeId, args: &LimitArgs) -> Result<String, Stat
         write_operations,
     };
     let when = if before { "already" } else { "now" };
+    let until = if are_lifted {
+        "; the kernel gets them at the next start of the server, because `volume limit --lift-all` was run"
+    } else {
+        ""
+    };
     Ok(format!(
-        "the I/O limits of volume {id} are {when}: {limits}"
+        "the I/O limits of volume {id} are {when}: {limits}{until}"
     ))
 }
 

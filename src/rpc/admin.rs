@@ -78,6 +78,7 @@ service! {
                     read_operations: limited.limits.read_operations,
                     write_operations: limited.limits.write_operations,
                     before: limited.before,
+                    are_lifted: limited.are_lifted,
                 })
             };
 

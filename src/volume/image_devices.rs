@@ -146,17 +146,17 @@ impl ImageDevices {
 
     /// Lifts the limits of a volume.
     pub(super) fn lift(&self, volume: NameHash) -> Lifted<'_> {
-        self.lift_all_of(self.of(volume))
+        self.lift_devices(self.of(volume))
     }
 
     /// Lifts the limits of one device of a volume.
     pub(super) fn lift_device(&self, volume: NameHash, number: Number) -> Lifted<'_> {
         let mut devices = self.of(volume);
         devices.retain(|device| device.number == number);
-        self.lift_all_of(devices)
+        self.lift_devices(devices)
     }
 
-    fn lift_all_of(&self, devices: Vec<Arc<Device>>) -> Lifted<'_> {
+    fn lift_devices(&self, devices: Vec<Arc<Device>>) -> Lifted<'_> {
         for device in &devices {
             let mut state = lock(&device.state);
             state.lifts += 1;
@@ -239,11 +239,13 @@ impl ImageDevices {
         // Before the list, so that none is set after it.
         self.are_lifted.store(true, Ordering::SeqCst);
         let known: Vec<_> = lock(&self.all).values().cloned().collect();
-        let mut lifted = 0;
-        for device in known {
-            lifted += u64::from(self.apply_to(&device)?);
+        // A device that fails keeps its limits, and the others lose theirs.
+        let applied: Vec<_> = known.iter().map(|device| self.apply_to(device)).collect();
+        let mut lifted = self.clear(&BTreeSet::new())?;
+        for changed in applied {
+            lifted += u64::from(changed?);
         }
-        Ok(lifted + self.clear(&BTreeSet::new())?)
+        Ok(lifted)
     }
 
     /// Whether [`ImageDevices::lift_all`] was called.

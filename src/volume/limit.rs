@@ -24,6 +24,8 @@ pub struct Limited {
     pub limits: IoLimits,
     /// Whether the record had them before.
     pub before: bool,
+    /// Whether the kernel gets them at the next start, because all limits are lifted.
+    pub are_lifted: bool,
 }
 
 impl LimitChanges {
@@ -86,7 +88,11 @@ impl Volumes {
         pool.limit_io(&entry, limits)?;
         let limited = self.image_devices.change(parsed.hash(), limits);
         limited.map_err(failed)?;
-        Ok(Limited { limits, before })
+        Ok(Limited {
+            limits,
+            before,
+            are_lifted: self.image_devices.are_lifted(),
+        })
     }
 
     /// Removes the limits of all volumes from the kernel until the next start, and returns their number. The records keep

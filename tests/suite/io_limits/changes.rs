@@ -39,7 +39,12 @@ fn a_limit_is_changed_in_record_and_kernel() {
         for (limit, before) in [(50, false), (50, true), (0, false), (100, false)] {
             let limits = with_reads(Some(limit).filter(|limit| *limit > 0));
             let limited = rig.driver().limit(&id, reads(limit)).unwrap();
-            assert_eq!(limited, Limited { limits, before });
+            let expected = Limited {
+                limits,
+                before,
+                are_lifted: false,
+            };
+            assert_eq!(limited, expected);
             assert_eq!(rig.limits(), vec![limits; usize::from(published)]);
         }
         rig.publish(&volume, "pod");
@@ -187,7 +192,8 @@ fn all_limits_are_lifted_until_the_next_start() {
         assert_eq!(has, [foreign]);
     }
     rig.driver().check_pools();
-    rig.driver().limit(&one.id.to_string(), reads(60)).unwrap();
+    let limited = rig.driver().limit(&one.id.to_string(), reads(60)).unwrap();
+    assert!(limited.are_lifted);
     assert_eq!(rig.limits().len(), 1, "no call sets limits again");
     let refused = rig
         .driver()
@@ -253,6 +259,8 @@ async fn the_command_prints_the_limits() {
         said.starts_with("removed the limits of 0 devices"),
         "{said}"
     );
+    let (_, said) = limit(&[&id, "--reads=60"]);
+    assert!(said.contains("at the next start"), "{said}");
     for wrong in [
         &[&*id][..],
         &["--lift-all", &id],
