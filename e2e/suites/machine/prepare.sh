@@ -66,6 +66,6 @@ rm -f /etc/systemd/system/containerd.service /etc/systemd/system/ssh.service
 systemctl daemon-reload
 systemctl --quiet enable systemd-networkd containerd ssh kubelet
 systemctl start containerd
-# The machine pulls the driver's image.
+# The quick start copies the driver's image to the machine; without it, the machine pulls the image.
 for name in pause busybox provisioner registrar resizer; do ctr --namespace k8s.io images import "$PARTS/images/$name.tar"; done
 systemctl stop containerd

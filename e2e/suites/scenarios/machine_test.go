@@ -300,6 +300,7 @@ func disksOfMachine(s *scenario) {
 	}
 	_, err := s.on(node1, "sh", "-euc", s.diskBlock("systemd"))
 	s.Must(err)
+	s.publish()
 	s.installedBy("The driver", "The pools")
 	s.driverReady()
 	s.stockRegistrar()

@@ -75,8 +75,9 @@ func quickStart(s *scenario) {
 		s.Must(err)
 	}
 	copied := filepath.Join(harness.Run, "copied")
-	s.Must(os.MkdirAll(copied, 0o755))
-	s.Must(os.Symlink(filepath.Join(target, "image/rootcellar-0.1.0-"+runtime.GOARCH+".tar"), filepath.Join(copied, "rootcellar.tar")))
+	for _, n := range nodes() {
+		s.copied(n, filepath.Join(target, "image/rootcellar-0.1.0-"+runtime.GOARCH+".tar"), filepath.Join(copied, "rootcellar.tar"))
+	}
 	var said strings.Builder
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section("README.md", "Quick start"), -1) {
 		switch block[1] {

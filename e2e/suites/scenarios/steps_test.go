@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -166,6 +167,20 @@ func (n node) enter(words ...string) []string {
 func (s *scenario) on(n node, name string, arguments ...string) (string, error) {
 	words := n.enter(append([]string{name}, arguments...)...)
 	return s.shell(words[0], words[1:]...)
+}
+
+// copied copies a file to a path of the node, which may be a machine without the files of this one.
+func (s *scenario) copied(n node, file, path string) {
+	s.Helper()
+	source, err := os.Open(file)
+	s.Must(err)
+	defer source.Close()
+	words := n.enter("sh", "-euc", "mkdir -p "+filepath.Dir(path)+"; cat >"+path)
+	command := exec.CommandContext(s.ctx(), words[0], words[1:]...)
+	command.Stdin = source
+	if out, err := command.CombinedOutput(); err != nil {
+		s.Fatalf("%s on %s: %v: %s", path, n.name, err, out)
+	}
 }
 
 // list returns the names in a directory of a node.
