@@ -20,7 +20,8 @@
 #                          write their result into docs/compatibility.md, and machine without arguments; default: the
 #                          version of go.mod
 #        REGISTRAR         see cluster/parts.sh
-#        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in cluster/previous
+#        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in cluster/previous. Of machine: a version with
+#                          images and without limits of I/O, for the rollback of a volume with limits; default: none
 #        SUITES, SPEC      of conformance: a part of it, see suites/conformance/run.sh
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
@@ -56,7 +57,10 @@ export COMMIT
 commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/cluster/previous)}
 PREVIOUS=$target/previous/$(git rev-parse --quiet --verify "$commit^{commit}" || echo "$commit")
 export PREVIOUS
-[ "$what" != upgrade ] || e2e/cluster/previous.sh check
+case $what in
+upgrade) e2e/cluster/previous.sh check ;;
+machine) [ -z "${PREVIOUS_COMMIT:-}" ] || e2e/cluster/previous.sh check ;;
+esac
 mkdir -p "$PARTS/images"
 exec 7>"$RUN.lock"
 flock -n 7 || { echo "e2e: another run is at work in $RUN; wait for it or end it" >&2 && exit 1; }
@@ -102,6 +106,7 @@ upgrade)
     step previous contained e2e/cluster/previous.sh
     IMAGES="$IMAGES previous"
     ;;
+machine) [ -z "${PREVIOUS_COMMIT:-}" ] || step previous contained e2e/cluster/previous.sh ;;
 databases) IMAGES="$IMAGES debian" ;;
 migration) IMAGES="$IMAGES local-path debian" ;;
 monitoring) IMAGES="$IMAGES prometheus prometheus-operator prometheus-config-reloader" ;;
@@ -192,7 +197,7 @@ startup)
 machine)
     export NODES='' MACHINES=1 SLOWER=4
     step guest contained hack/test/guest/build.sh 6.12
-    step machine cluster e2e/suites/machine/run.sh scenarios -test.timeout 170m -test.run TestMachine "$@"
+    step machine cluster e2e/suites/machine/run.sh scenarios -test.timeout 250m -test.run TestMachine "$@"
     ;;
 monitoring) step monitoring cluster scenarios -test.timeout 40m -test.run TestMonitoring "$@" ;;
 databases) step databases cluster scenarios -test.timeout 40m -test.run TestDatabases "$@" ;;

@@ -339,10 +339,8 @@ func block(claim *corev1.PersistentVolumeClaim) {
 // machine makes a pod with qemu and the disk of debian.sh, and a claim as the device /dev/disk.
 func machine(claim string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		with(claim, "")(pod)
-		main := &pod.Spec.Containers[0]
-		main.Image, main.VolumeMounts = debian, nil
-		main.VolumeDevices = []corev1.VolumeDevice{{Name: claim, DevicePath: "/dev/disk"}}
+		raw(claim)(pod)
+		pod.Spec.Containers[0].Image = debian
 	}
 }
 

@@ -34,17 +34,23 @@ func podDeleted(s *scenario) {
 	s.disturbed(func() {
 		old := s.driverPod(node1)
 		s.Must(harness.Client.CoreV1().Pods(harness.System).Delete(s.ctx(), old.Name, metav1.DeleteOptions{}))
-		s.Eventually("the driver has another pod", harness.Patience, func() string {
-			here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node1.name}
-			pods, err := harness.Client.CoreV1().Pods(harness.System).List(s.ctx(), here)
-			s.Must(err)
-			for _, pod := range pods.Items {
-				if pod.UID != old.UID && pod.DeletionTimestamp == nil {
-					return ""
-				}
+		s.driverReplaced(old)
+	})
+}
+
+// driverReplaced waits until the driver has another pod on node1 than this one.
+func (s *scenario) driverReplaced(old corev1.Pod) {
+	s.Helper()
+	s.Eventually("the driver has another pod", harness.Patience, func() string {
+		here := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node1.name}
+		pods, err := harness.Client.CoreV1().Pods(harness.System).List(s.ctx(), here)
+		s.Must(err)
+		for _, pod := range pods.Items {
+			if pod.UID != old.UID && pod.DeletionTimestamp == nil {
+				return ""
 			}
-			return "none"
-		})
+		}
+		return "none"
 	})
 }
 

@@ -13,6 +13,7 @@ var images = []entry{
 	{"an image is full at its size on a disk without quota, and its neighbour writes on", fillsItsImage},
 	{"an image with XFS grows while its pod runs", imageGrows},
 	{"a snapshot of a running pod's image holds what was written before it, and a restore is mounted beside it", snapshotOfImage},
+	{"where limits of I/O cannot be set, a class with them has no capacity, and its claims wait and say why", limitsRefused},
 }
 
 // attached returns the loop devices that show an image of the scenario.
