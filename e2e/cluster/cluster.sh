@@ -35,7 +35,9 @@ esac
 
 here=$(dirname "$0")
 export KUBECONFIG="$RUN/kubeconfig" KUBELET_DIR="${KUBELET_DIR:-/var/lib/kubelet}" MAX_PODS="${MAX_PODS:-110}" NODE_SETUP="${NODE_SETUP:-true}"
-export PATH="$PARTS/bin:$PATH"
+# kubectl finds its plugin there.
+PATH="$PARTS/bin:$(realpath "$here/../../deploy"):$PATH"
+export PATH
 # All clusters have the same address, and kubectl and helm cache by address the kinds that a cluster has.
 export KUBECACHEDIR="$RUN/cache"
 "$here/control-plane.sh"

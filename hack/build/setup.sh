@@ -35,6 +35,8 @@ musl) packages="$packages binutils" ;;
 image | release) packages="$packages $image" ;;
 test)
     packages="$packages binutils btrfs-progs gdb jq curl shellcheck git python3-pip g++"
+    # For hack/test/plugin.sh; Debian's two busybox conflict.
+    command -v busybox >/dev/null || packages="$packages busybox-static"
     # For hack/test/uml.sh; Debian has it for this architecture alone.
     [ "$(uname -m)" != x86_64 ] || packages="$packages user-mode-linux kmod iproute2"
     ;;

@@ -56,8 +56,8 @@ for page in docs/*.md; do
     done
 done
 
-# The flags of all programs, by the fields and the arguments that their parsers name.
-flags=$(find src crates -name '*.rs' -exec awk '
+# The flags of all programs, by the fields and the arguments that their parsers name, and by the help of the plugin.
+flags=$({ deploy/kubectl-rootcellar --help | grep -oE -- '--[a-z]+(-[a-z]+)*' && find src crates -name '*.rs' -exec awk '
     /long = "/ { match($0, /long = "[a-z-]+/); print "--" substr($0, RSTART + 8, RLENGTH - 8) }
     /#\[arg\(/ { argument = 1 }
     argument && /^ *(pub(\([a-z]+\))? )?[a-z_]+: / {
@@ -66,7 +66,7 @@ flags=$(find src crates -name '*.rs' -exec awk '
         gsub("_", "-")
         print "--" $0
         argument = 0
-    }' {} + | sort -u)
+    }' {} +; } | sort -u)
 named=$(cat README.md docs/*.md |
     grep -oE '(rootcellar(-migrate|-fleet)?|volume|pool|snapshot)( "\$[A-Z_]+"| NODE)? [a-z]+( [^`|]*)?' |
     grep -oE -- ' --[a-z][a-z-]+' | sort -u)

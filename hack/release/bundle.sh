@@ -31,7 +31,7 @@ mv "$parts/install/snapshot-controller" "$parts/all/install/"
 tag=$(sed -n 's/.*\/snapshot-controller:\([^ ]*\) .*/\1/p' dist/images.txt) yq --inplace \
     '.images[0].newTag = strenv(tag) | del(.images[0].digest)' "$parts/all/install/snapshot-controller/kustomization.yaml"
 mv "$parts/examples" "$parts/all/"
-cp dist/README.md "$parts/all/"
+cp dist/README.md dist/kubectl-rootcellar "$parts/all/"
 
 for arch in "$@"; do
     name=rootcellar-$version-offline-$arch

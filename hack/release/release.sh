@@ -77,6 +77,7 @@ sidecar() { # NAME:TAG PATH FILE [FIELD]
     shift
     image "$name" "$digest" "$@"
 }
+cp deploy/kubectl-rootcellar "$dist/"
 cp -R deploy/chart "$parts/rootcellar"
 cp -R deploy/examples "$parts/manifests/"
 values=$parts/rootcellar/values.yaml controller=$parts/manifests/install/snapshot-controller

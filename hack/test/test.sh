@@ -117,7 +117,8 @@ step clippy cargo clippy --locked --lib --bins --examples --tests --benches --te
 # shellcheck disable=SC2016 # for the inner shell
 step gofmt sh -c 'unformatted=$(gofmt -l e2e hack); echo "$unformatted"; [ -z "$unformatted" ]'
 step measure go -C e2e test -trimpath ./suites/measure
-step shell shellcheck .ci/* .github/*.sh hack/*/*.sh hack/*/*/*.sh csi-sanity/*.sh benches/*.sh crates/*/src/*.sh crates/*/src/*/*.sh deploy/examples/*/*.sh e2e/*.sh e2e/*/*.sh e2e/*/*/*.sh
+step shell shellcheck deploy/kubectl-rootcellar .ci/* .github/*.sh hack/*/*.sh hack/*/*/*.sh csi-sanity/*.sh benches/*.sh crates/*/src/*.sh crates/*/src/*/*.sh deploy/examples/*/*.sh e2e/*.sh e2e/*/*.sh e2e/*/*/*.sh
+step plugin hack/test/plugin.sh
 step workflows "$target/tools/actionlint" -no-color
 step mutants hack/test/mutants.sh check
 step manifests hack/lint/check-manifests.sh

@@ -21,12 +21,10 @@ var operations = []entry{
 	{"a disk is replaced, as docs/disks.md has it", replaceDisk},
 	{"a disk is moved to another node, as docs/disks.md has it", moveDisk},
 	{"a damaged record is mended, as docs/storage-format.md has it", mendRecord},
+	{"a deleted claim comes back with its volume by kubectl rootcellar, which changes no living one", undeleteClaim},
 	{"a deleted namespace is back with its StatefulSet of three, as docs/volumes.md has it", undeleteNamespace},
 	{"a growth that does not fit is refused, and taken back as docs/volumes.md has it", takeBackGrowth},
 }
-
-// functions is the page whose first block defines what the procedures call.
-const functions = "docs/operations.md"
 
 // manuals are the pages with procedures. A heading is on one of them only.
 var manuals = []string{"docs/disks.md", "docs/nodes.md", "docs/volumes.md", "docs/storage-format.md"}
@@ -49,7 +47,6 @@ func (s *scenario) manual(heading string) string {
 type procedure struct {
 	*scenario
 	words  []string
-	common string
 	blocks [][]string
 	dir    string
 }
@@ -57,9 +54,6 @@ type procedure struct {
 // follow opens a section of the manuals at its first block. The words replace the manual's placeholders.
 func (s *scenario) follow(heading string, words ...string) *procedure {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join(harness.Root, functions))
-	s.Must(err)
-	common := shellBlock.FindStringSubmatch(string(text))
 	dir, err := os.MkdirTemp(harness.Run, "operations-")
 	s.Must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -67,7 +61,7 @@ func (s *scenario) follow(heading string, words ...string) *procedure {
 	// Of the blocks for single filesystems, only the one for btrfs runs: this kernel has no project quota.
 	blocks := slices.DeleteFunc(shellBlock.FindAllStringSubmatch(s.section(s.manual(heading), heading), -1),
 		func(block []string) bool { return block[1] == "xfs" || block[1] == "ext4" })
-	return &procedure{s, words, common[2], blocks, dir}
+	return &procedure{s, words, blocks, dir}
 }
 
 // next takes the next block, which must contain this text, and returns its place and its commands.
@@ -108,7 +102,7 @@ func (p *procedure) run(where, commands string) (string, error) {
 	arguments := append(append([]string{"env"}, p.words...), "sh", "-euc")
 	switch where {
 	case "":
-		return p.shell(arguments[0], append(arguments[1:], p.common+commands)...)
+		return p.shell(arguments[0], append(arguments[1:], commands)...)
 	case "node", "btrfs":
 		return p.on(node1, arguments[0], append(arguments[1:], commands)...)
 	case "new-node":
@@ -164,12 +158,12 @@ func (s *scenario) keptOn(n node) {
 func unmountDisk(s *scenario) {
 	s.keeper()
 	p := s.follow("Unmount a disk")
-	if out := p.step("volumes_of"); out != s.Namespace+"/keeper" {
+	if out := p.step("claims"); strings.Count(out, "\n") != 1 || !strings.Contains(out, s.Namespace+"/keeper  Bound") {
 		s.Fatalf("the disk is used by %q", out)
 	}
 	p.step("umount")
 	s.poolIs(node1, "late", notMounted)
-	if out := p.step("pool list"); !strings.Contains(out, "pool late: nothing is mounted at its path") {
+	if out := p.step("rootcellar pools"); !strings.Contains(out, "pool late: nothing is mounted at its path") {
 		s.Fatalf("the list is\n%s", out)
 	}
 	s.nothingBeneath()
@@ -267,7 +261,7 @@ func mendRecord(s *scenario) {
 	s.event("Pod", "waits", "quarantined, not touched", "volume.json is damaged")
 
 	p := s.follow("Repair a damaged record", "PV="+volume.Name)
-	if out := p.step("pool list"); !strings.Contains(out, "1 quarantined") || !strings.Contains(out, volume.Name) {
+	if out := p.step("rootcellar pools"); !strings.Contains(out, "1 quarantined") || !strings.Contains(out, volume.Name) {
 		s.Fatalf("the list is\n%s", out)
 	}
 	p.step("kubectl get pv")
@@ -331,10 +325,7 @@ func takeBackGrowth(s *scenario) {
 //
 // Proves: K1, UD2.
 func undeleteNamespace(s *scenario) {
-	// The record names the class, as with the classes of the chart.
-	class := s.Namespace + "-kept"
-	s.Class(map[string]string{"pool": "kept", "class": class, "reclaimPolicy": "Delete"},
-		func(made *storagev1.StorageClass) { made.ObjectMeta = metav1.ObjectMeta{Name: class} })
+	class := s.keptClass()
 	set := `
 apiVersion: apps/v1
 kind: StatefulSet
@@ -369,7 +360,7 @@ spec:
 
 	start := time.Now()
 	p := s.follow("Restore a deleted namespace", "NAMESPACE="+s.Namespace)
-	p.step("volume undelete")
+	p.step("undelete --all")
 	p.skip("Released")
 	p.done()
 	s.Kubectl("wait", "serviceaccount/default", "--for=create", "--timeout", harness.Patience.String())
@@ -391,6 +382,21 @@ spec:
 	for _, volume := range volumes {
 		s.volumeGone(volume)
 	}
+	s.purgeKept()
+}
+
+// keptClass makes a class of the pool that keeps deleted volumes. The record names the class, as with the classes of the chart.
+func (s *scenario) keptClass() string {
+	s.Helper()
+	class := s.Namespace + "-kept"
+	s.Class(map[string]string{"pool": "kept", "class": class, "reclaimPolicy": "Delete"},
+		func(made *storagev1.StorageClass) { made.ObjectMeta = metav1.ObjectMeta{Name: class} })
+	return class
+}
+
+// purgeKept ends the deleted volumes of all nodes.
+func (s *scenario) purgeKept() {
+	s.Helper()
 	for _, n := range nodes() {
 		// It purges, and then reports the disk that is not mounted yet.
 		_, _ = s.inDriver(n, "volume", "purge", "--all")

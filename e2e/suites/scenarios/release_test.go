@@ -105,6 +105,9 @@ for program in rootcellar rootcellar-migrate; do
     grep -q '^\.SH NAME' "man/man1/$program.1"
     bash -c '. "completions/$1.bash" && complete -p "$1"' bash "$program"
 done`)
+	if out := s.administrator(dist, "PATH=$PWD:$PATH && kubectl rootcellar --help"); !strings.Contains(out, "kubectl rootcellar undelete") || !strings.Contains(string(sums), "  kubectl-rootcellar\n") {
+		s.Errorf("the plugin prints %q, and the checksums are\n%s", out, sums)
+	}
 	for _, program := range []string{"rootcellar", "rootcellar-migrate", "rootcellar-fleet"} {
 		if out := s.administrator(dist, "./"+program+"-0.1.0-linux-"+runtime.GOARCH+" --version"); out != program+" 0.1.0\n" {
 			s.Errorf("%s --version says %q", program, out)

@@ -41,9 +41,9 @@ func (s *scenario) runbook(heading string, words ...string) *procedure {
 func (s *scenario) printObjects(n node) (string, error) {
 	s.Helper()
 	const heading = "Make lost objects again"
-	_, line, _ := strings.Cut(s.section(s.manual(heading), heading), "\n    rootcellar")
-	line, _, _ = strings.Cut("rootcellar"+line, "\n")
-	return s.shell("env", "NODE="+n.name, "sh", "-euc", s.runbook(heading).common+line)
+	_, line, _ := strings.Cut(s.section(s.manual(heading), heading), "\n    kubectl rootcellar")
+	line, _, _ = strings.Cut("kubectl rootcellar"+line, "\n")
+	return s.shell("env", "NODE="+n.name, "sh", "-euc", line)
 }
 
 // theSet returns the StatefulSet of the tenants as its owner wrote it.
@@ -227,11 +227,11 @@ func deletedNamespace(s *scenario) {
 	s.running("web")
 
 	refused := s.runbook("Restore a deleted namespace")
-	refused.skip("volume undelete")
+	refused.skip("undelete --all")
 	refused.fails("Released", "several volumes of claim twice")
 	s.Kubectl("delete", "pv", first.Name)
 	p := s.runbook("Restore a deleted namespace")
-	p.skip("volume undelete")
+	p.skip("undelete --all")
 	p.step("Released")
 	p.done()
 	s.deletePod("web")
