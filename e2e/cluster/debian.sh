@@ -1,5 +1,5 @@
 #!/bin/sh
-# Extracts Debian packages into a directory for an image: PostgreSQL, qemu, restic with OpenSSH, and the disk of a machine
+# Extracts Debian packages into a directory for an image: PostgreSQL, etcd, qemu, restic with OpenSSH, and the disk of a machine
 # for qemu. The disk has a partition table, GRUB and an ext4 with Debian's cloud kernel and an initramfs of busybox. Installs
 # nothing here.
 #
@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")"
 root=$1 cache=$PARTS/debian
 packages="postgresql-15 postgresql-contrib qemu-system-x86 grub-pc-bin grub-common linux-image-cloud-amd64 kmod fdisk"
-packages="$packages restic openssh-client openssh-server attr coreutils diffutils findutils grep dash login util-linux"
+packages="$packages etcd-server etcd-client restic openssh-client openssh-server attr coreutils diffutils findutils grep dash login util-linux"
 if [ "$(dpkg --print-architecture)" != amd64 ]; then
     echo "e2e: the machine and its boot loader are for amd64 alone" >&2
     exit 1

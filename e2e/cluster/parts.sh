@@ -88,7 +88,7 @@ image registrar "$sig/csi-node-driver-registrar:v2.18.0,$sig/csi-node-driver-reg
     "${REGISTRAR:-$PARTS/bin/registrar}=/registrar"
 if [ "${1:-}" = databases ] || [ "${1:-}" = migration ]; then
     ../cluster/debian.sh "$PARTS/debian-root"
-    image debian debian:12,restic/restic:0.14.0 - "$PARTS/debian-root=/" $busybox
+    image debian debian:12,restic/restic:0.14.0,postgres:15,quay.io/coreos/etcd:v3.4.23 - "$PARTS/debian-root=/" $busybox
 fi
 if [ "${1:-}" = databases ]; then
     build versitygw -C s3 build -ldflags '-s -w' -o "$PARTS/bin/" github.com/versity/versitygw/cmd/versitygw

@@ -28,8 +28,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-const passwd = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
-const group = "root:x:0:\nnogroup:x:65534:\n"
+// The number of postgres is that of its public image.
+const passwd = "root:x:0:0:root:/root:/bin/sh\npostgres:x:999:999:postgres:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
+const group = "root:x:0:\npostgres:x:999:\nnogroup:x:65534:\n"
 
 // layer collects the contents of the image and keeps the first error.
 type layer struct {

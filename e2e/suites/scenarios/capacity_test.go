@@ -20,6 +20,7 @@ var capacities = []entry{
 	{"a pool's free space is reserved to the last byte and not beyond", lastByte},
 	{"a claim goes where it fits, and says so where it fits nowhere", goesWhereItFits},
 	{"a pool that one node has pulls its pods there", poolOfOneNode},
+	{"a namespace claims no more of a class than its quota, by the documented example", quotaExample},
 }
 
 // scored fill the pool of other scenarios.

@@ -23,6 +23,8 @@ var databases = []entry{
 	{"a snapshot of an image is of one instant, and one of a directory beside it is not", oneInstant},
 	{"a running PostgreSQL is backed up to another machine and restored on another node, as docs/backup.md has it", backUp},
 	{"a volume is backed up to S3 and restored on another node, as docs/backup.md has it", backUpToS3},
+	{"the PostgreSQL of the examples keeps its data, as docs/applications.md has it", postgresExample},
+	{"the etcd of the examples replaces a member that lost its data, as docs/applications.md has it", etcdExample},
 	{"a virtual machine boots from a block volume, finds its writes after another boot, and so does one from a snapshot", machineOnBlock},
 }
 
