@@ -308,7 +308,7 @@ row 0 "$plan
 claim shop/lost has its volume again" "pod1 volume undelete v1-$a-5
 create kind: PersistentVolume # pod1 v1-$a-5
 shop wait pvc/lost --for jsonpath={.status.phase}=Bound --timeout 1m" undelete lost --yes
-row 1 "claim twice had several volumes; choose one by --id
+row 1 "claim twice had several volumes, of which the newest is first; choose one by --id
 v1-$a-6
 v1-$b-6" "" undelete twice --yes
 row 0 "pvc-66" "pod2 volume undelete v1-$b-6
