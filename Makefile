@@ -111,7 +111,7 @@ e2e-scale: ## measure what a cluster of 200 and 1,000 nodes pays, with up to 100
 	@hack/build/setup.sh e2e
 	@e2e/run.sh scale
 
-e2e-databases: ## run PostgreSQL, its backups and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
+e2e-databases: ## run PostgreSQL, its backups, etcd and a virtual machine on volumes of such a cluster; needs amd64 and Debian 12
 	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@e2e/run.sh databases

@@ -7,7 +7,7 @@
 #        run.sh release [argument of the test binary...]     builds, publishes and installs a release
 #        run.sh upgrade [argument of the test binary...]     upgrades from the previous version, and rolls back
 #        run.sh startup                                      measures the time from claim to Running, and writes the tables
-#        run.sh databases [argument of the test binary...]   PostgreSQL and a virtual machine on images and block volumes
+#        run.sh databases [argument of the test binary...]   PostgreSQL, etcd and a virtual machine
 #        run.sh migration [argument of the test binary...]   moves claims of local-path-provisioner and others; lost nodes and objects
 #        run.sh monitoring [argument of the test binary...]  fires and clears each alert, with the Prometheus operator
 #        run.sh machine [argument of the test binary...]     a node that is an emulated machine with systemd

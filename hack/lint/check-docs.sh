@@ -74,6 +74,12 @@ for flag in $named; do
     echo "$flags" | grep -qxF -- "$flag" || complain "no program has the flag $flag, which a document names"
 done
 
+help=$(deploy/kubectl-rootcellar --help)
+commands=$(cat README.md SUPPORT.md docs/*.md | grep -oE 'kubectl rootcellar [a-z][a-z-]*' | cut -d ' ' -f 3 | sort -u)
+for command in $commands; do
+    echo "$help" | grep -qF "kubectl rootcellar $command " || complain "the plugin has no command $command, which a document names"
+done
+
 # The values of the chart, in --set and in backquotes. Below "labels" a user chooses the keys.
 values=$(grep -oE '^ *"?[A-Za-z]+"?:' deploy/chart/values.yaml deploy/chart/values.schema.json | sed 's/:$//; s/^.*://; s/[" ]//g' | sort -u)
 for value in $(cat README.md docs/*.md deploy/chart/README.md hack/release/README.md |
