@@ -12,7 +12,7 @@ hack/build/manifests.sh check "$target/manifests"
 (cd hack/lint/manifests && go build -trimpath -buildvcs=false -o "$target/tools/manifests" .)
 "$target/tools/manifests" "$target"/manifests/* deploy/examples deploy/examples/backup deploy/examples/snapshots deploy/examples/shared \
     deploy/examples/scratch deploy/examples/statefulset deploy/examples/openshift \
-    deploy/examples/postgresql deploy/examples/etcd
+    deploy/examples/postgresql deploy/examples/etcd deploy/examples/admission
 
 # Go's test cache does not notice a changed chart, so -count disables it.
 status=0 log=$target/manifests.log
