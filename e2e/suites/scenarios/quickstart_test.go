@@ -100,19 +100,21 @@ func quickStart(s *scenario) {
 			s.Errorf("the quick start does not print %q; it printed:\n%s", want, said.String())
 		}
 	}
-	s.uninstalled()
+	s.uninstalled("default")
 }
 
-// uninstalled checks that the driver and its volumes are removed.
-func (s *scenario) uninstalled() {
+// uninstalled checks that the driver and the volumes of these pools are removed.
+func (s *scenario) uninstalled(pools ...string) {
 	s.Helper()
 	_, err := harness.Client.CoreV1().Namespaces().Get(s.ctx(), harness.System, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		s.Errorf("after the uninstall the namespace is still there: %v", err)
 	}
 	for _, n := range nodes() {
-		if left := s.directories(n, "default", ""); len(left) > 0 {
-			s.Errorf("left on %s: %q", n.name, left)
+		for _, pool := range pools {
+			if left := s.directories(n, pool, ""); len(left) > 0 {
+				s.Errorf("left in pool %s on %s: %q", pool, n.name, left)
+			}
 		}
 	}
 }

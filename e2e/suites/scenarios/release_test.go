@@ -79,7 +79,7 @@ kubectl --namespace kube-system get deployment snapshot-controller --output yaml
 	}
 	s.visits()
 	s.obey("Remove", dist)
-	s.uninstalled()
+	s.uninstalled("default")
 }
 
 // programs checks that the checksums and the bill of materials have the programs, and runs those of this architecture.
