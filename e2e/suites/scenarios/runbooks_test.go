@@ -174,7 +174,10 @@ func (m *move) mend() {
 	m.Helper()
 	empty := m.volume(m.claim)
 	p := m.runbook("Give a claim its former volume", "CLAIM="+m.claim, "OLD="+m.old.Name, "NODE="+m.home.name)
-	p.step("volume manifest")
+	noted := fmt.Sprintf("the new volume is %s on node %s\n", empty.Spec.CSI.VolumeHandle, m.scenario.home(empty).name)
+	if out := p.step("volume manifest"); !strings.Contains(out, noted) {
+		m.Fatalf("the id of the new volume is not in\n%s", out)
+	}
 	p.done()
 	m.claimIs(corev1.ClaimBound)
 	_, err := m.inDriver(m.scenario.home(empty), "volume", "delete", empty.Spec.CSI.VolumeHandle)
