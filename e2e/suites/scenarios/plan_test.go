@@ -48,8 +48,7 @@ func (s *scenario) makePlan(claim string, flags ...string) (*plan, error) {
 	s.Must(err)
 	s.Cleanup(func() { _ = os.RemoveAll(dir) })
 	block := shellBlock.FindStringSubmatch(s.section("docs/migration.md", "Plan"))[2]
-	words := strings.NewReplacer("--image IMAGE", "--image "+s.driverPod(node1).Spec.Containers[0].Image,
-		"NAMESPACE/CLAIM", s.Namespace+"/"+claim+" "+strings.Join(flags, " "))
+	words := strings.NewReplacer("NAMESPACE/CLAIM", s.Namespace+"/"+claim+" "+strings.Join(flags, " "))
 	path := "PATH=" + filepath.Join(target, "x86_64-unknown-linux-musl/release") + ":" + os.Getenv("PATH")
 	_, failed := s.shell("env", path, "sh", "-euc", "cd "+dir+"\n"+words.Replace(block))
 	text, err := os.ReadFile(filepath.Join(dir, "plan-NAMESPACE-CLAIM.sh"))
