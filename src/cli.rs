@@ -75,9 +75,10 @@ pub fn command() -> clap::Command {
 
 /// Runs the command that `args` name, the first being the program's own name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, &args),
     };
     // A command without an error returns false if its findings are bad.
     let done = match cli.command {
@@ -98,16 +99,34 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, args: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match error.print() {
             Ok(()) => return ExitCode::SUCCESS,
             Err(_) => return ExitCode::FAILURE,
         },
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => eprintln!("{error}"),
-        _ => eprintln!("rootcellar: {}; see rootcellar --help", sentence(error)),
+        _ => eprintln!(
+            "rootcellar: {}; see {} --help",
+            sentence(error),
+            named(args)
+        ),
     }
     ExitCode::from(USAGE)
+}
+
+/// The command and subcommands that these arguments name, for the reference to its help.
+fn named(args: &[OsString]) -> String {
+    let mut command = &Cli::command();
+    let mut name = command.get_name().to_owned();
+    for argument in args.iter().skip(1).filter_map(|argument| argument.to_str()) {
+        let Some(found) = command.find_subcommand(argument) else {
+            break;
+        };
+        command = found;
+        name = format!("{name} {argument}");
+    }
+    name
 }
 
 /// The first paragraph of the parser's message in one line, with the environment variable of the flag.
@@ -223,6 +242,20 @@ mod tests {
                 !message.contains('\n') && !message.starts_with("error"),
                 "{message}"
             );
+        }
+    }
+
+    #[test]
+    fn a_mistake_refers_to_the_help_of_its_command() {
+        for (line, command) in [
+            ("rootcellar", "rootcellar"),
+            ("rootcellar frob", "rootcellar"),
+            ("rootcellar serve --frob", "rootcellar serve"),
+            ("rootcellar pool init", "rootcellar pool init"),
+            ("rootcellar volume delete pool", "rootcellar volume delete"),
+        ] {
+            let line: Vec<_> = line.split(' ').map(OsString::from).collect();
+            assert_eq!(named(&line), command, "{line:?}");
         }
     }
 

@@ -161,6 +161,8 @@ pub struct Config {
     pub inventory_key: Option<PathBuf>,
 
     /// Write the log in this form to stderr
+    ///
+    /// The environment variable RUST_LOG sets its level: error, warn, info, debug or trace. By default it is info.
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
