@@ -1,7 +1,7 @@
 #!/bin/sh
-# The inner part of run.sh reclaim, run.sh copies, run.sh moves, run.sh images and run.sh imports: runs the bench of that name, and writes its table.
+# The inner part of run.sh reclaim, run.sh copies, run.sh moves, run.sh images, run.sh discards and run.sh imports: runs the bench of that name, and writes its table.
 #
-# Usage: beside.sh reclaim|copies|moves|images|imports [FILESYSTEM...]
+# Usage: beside.sh reclaim|copies|moves|images|discards|imports [FILESYSTEM...]
 # Env:   RESULTS, PAGE, ROUNDS, SCALE
 set -eu
 . benches/results.sh

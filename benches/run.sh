@@ -10,6 +10,7 @@
 #        run.sh copies [FILESYSTEM...]   measure copies of trees and by cp -a
 #        run.sh moves [FILESYSTEM...]    measure the copy of a claim's volume and by tar | tar
 #        run.sh images [FILESYSTEM...]   measure images and directories, and publish 200 images
+#        run.sh discards [FILESYSTEM...] measure fsync in thin images that give space back, and in those that do not
 #        run.sh data [FILESYSTEM...]     measure I/O of volumes of each kind and of the bare filesystem by fio
 #        run.sh ceiling      measure a node with 10,000 volumes and 500 pods, and the bare system calls
 #        run.sh imports      measure the import of 100,000 files by rename, and in a guest whose kernel enforces sizes
@@ -25,14 +26,15 @@
 #        PAGE              the page that lists the missed targets, default: benches/README.md
 #        ROUNDS, MEASURE   the rounds of each measurement, and the operations in each, default: 5, 200
 #        SCALE             of reclaim, copies and moves: percent of the trees' sizes, default: 100
+#        SECONDS           of discards: the duration of each measurement, default: 10
 #        DURATION          the duration of steady, default: 1h
 set -eu
 cd "$(dirname "$0")/.."
 goal=${1:-tables}
 revision=${2:-}
 case $goal:$# in
-tables:0 | enforcement:1 | ceiling:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | moves:* | images:* | data:* | peers:*) ;;
-*) echo "usage: run.sh [enforcement|ceiling|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|moves [FILESYSTEM...]|images [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
+tables:0 | enforcement:1 | ceiling:1 | imports:1 | sets:1 | steady:1 | compare:2 | reclaim:* | copies:* | moves:* | images:* | discards:* | data:* | peers:*) ;;
+*) echo "usage: run.sh [enforcement|ceiling|imports|sets|reclaim [FILESYSTEM...]|copies [FILESYSTEM...]|moves [FILESYSTEM...]|images [FILESYSTEM...]|discards [FILESYSTEM...]|data [FILESYSTEM...]|peers [NAME=COMMAND...]|steady|compare REVISION]" >&2 && exit 64 ;;
 esac
 [ "$(id -u)" -eq 0 ] || { echo "bench: its mounts need root" >&2 && exit 1; }
 [ "$goal" != data ] || command -v fio >/dev/null || { echo "bench: install the Debian package fio" >&2 && exit 1; }
@@ -43,7 +45,7 @@ if [ "$goal" = moves ]; then
     export COPY
 fi
 case $goal in
-reclaim | copies | moves | images | imports) exec hack/test/private-ns.sh benches/beside.sh "$@" ;;
+reclaim | copies | moves | images | discards | imports) exec hack/test/private-ns.sh benches/beside.sh "$@" ;;
 esac
 hack/build/musl.sh
 target=${CARGO_TARGET_DIR:-$PWD/target}
