@@ -41,9 +41,9 @@ use socket::{Check, Connections, Endpoint};
 /// wake it for nothing.
 const WORKERS: usize = 1;
 
-/// Threads for each pool, all of which its disk may block: one for each call, one for health checks and one for metrics. Those
-/// of copies that wait for their turn come in addition.
-const THREADS_OF_POOL: usize = CALLS_AT_ONCE + COPIES_WAITING + 2;
+/// Threads for each pool, all of which its disk may block: one for each call, one for health checks, one for metrics and
+/// one for trims. Those of copies that wait for their turn come in addition.
+const THREADS_OF_POOL: usize = CALLS_AT_ONCE + COPIES_WAITING + 3;
 
 /// Threads for the work that needs no disk: loading, unpublishing, and calls that are answered from memory.
 const OTHER_THREADS: usize = 64;
@@ -56,6 +56,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// The most pools in a round, so that many cost no more than twenty.
 const CHECKS: usize = 20;
+
+/// The interval of trims: long, because they can wait, and each delays the writes of pods for a moment.
+const TRIM_EVERY: Duration = Duration::from_hours(1);
 
 /// The longest time between two searches for members of sets: a member that was retired leaves without
 /// a change of a mount.
@@ -261,6 +264,7 @@ async fn check_pools(volumes: Arc<Volumes>) -> Error {
     }
     tokio::select! {
         () = check_in_turn(&volumes) => Error::Internal("the health checks ended".into()),
+        () = trim_regularly(&volumes) => Error::Internal("the trims ended".into()),
         error = discover(&volumes) => error,
     }
 }
@@ -290,6 +294,26 @@ fn check(volumes: &Arc<Volumes>, pools: Vec<Arc<Pool>>) {
             tracing::error!(%panic, "the health check of a pool failed");
         }
     });
+}
+
+/// Trims images, those of each pool in a thread of its own, which its disk may block.
+async fn trim_regularly(volumes: &Arc<Volumes>) {
+    loop {
+        tokio::time::sleep(TRIM_EVERY).await;
+        for pool in volumes
+            .pools()
+            .iter()
+            .filter(|pool| volumes.has_trims(pool))
+        {
+            let (volumes, pool) = (Arc::clone(volumes), Arc::clone(pool));
+            tokio::spawn(async move {
+                let trim = move || volumes.trim_images(&pool);
+                if let Err(panic) = tokio::task::spawn_blocking(trim).await {
+                    tracing::error!(%panic, "the trim of a pool failed");
+                }
+            });
+        }
+    }
 }
 
 /// Finds members of sets whenever a mount changes, and checks those that changed. Returns the reason

@@ -31,6 +31,7 @@ mod publish;
 mod published;
 mod requests;
 mod snapshot;
+mod trims;
 mod volumes;
 
 pub use capability::Capability;

@@ -1,8 +1,8 @@
 //! The loop devices of published images, and the limits of the I/O of pods with them.
 //!
 //! The kernel has the limits in the top cgroup of pods, by the number of the device. The driver's own I/O is limited too,
-//! because it is a pod. So a limit is lifted while the driver waits for writes of pods: before an unmount, a copy, a growth
-//! and a detachment.
+//! because it is a pod. So a limit is lifted while the driver waits for writes of pods: before an unmount, a copy, a growth,
+//! a trim and a detachment.
 //!
 //! A change of a limit may wait until the operations of the device have ended, and its disk may hang. So only the lock of that
 //! one device is held meanwhile.

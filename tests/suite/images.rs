@@ -8,6 +8,7 @@ mod kills;
 mod restarts;
 mod roots;
 mod strangers;
+mod trims;
 mod waiting;
 
 use std::fs::{self, File};

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use linux::io::{IoLimits, PodsCgroup};
 use objects::Bytes;
 use rootcellar::error::{Code, Error, Operation};
-use rootcellar::volume::{CreateRequest, ExpandRequest, Kind, PublishRequest, Volume};
+use rootcellar::volume::{Allocation, CreateRequest, ExpandRequest, Kind, PublishRequest, Volume};
 use serde_json::{Value, json};
 use support::cgroup::Cgroups;
 use support::mounter::FakeMounter;
@@ -202,6 +202,36 @@ fn a_growth_waits_for_no_limit() {
     assert_eq!(grown.unwrap(), Bytes(2 * SIZE));
     assert_eq!(rig.take_steps(), [step("grow", 0)]);
     assert_eq!(rig.limits(), [LIMITS]);
+}
+
+/// Proves: I6, IO2.
+#[test]
+fn a_trim_waits_for_no_limit() {
+    let rig = Rig::new();
+    let mut request = device("pvc", LIMITS);
+    request.class.allocation = Some(Allocation::Thin);
+    request.capabilities[0].block = false;
+    let volume = rig.driver().create(&request).unwrap();
+    let target = rig.node.target("pod");
+    let request = publish(&volume.id.to_string(), &target);
+    for is_published in [true, false] {
+        if is_published {
+            rig.driver().publish(&request).unwrap();
+        } else {
+            rig.unpublish(&volume, "pod");
+        }
+        rig.take_steps();
+        for pool in rig.driver().pools().iter() {
+            assert_eq!(rig.driver().has_trims(pool), is_published);
+            rig.driver().trim_images(pool);
+        }
+        let (steps, limits) = if is_published {
+            (vec![step("trim", 0); 2], vec![LIMITS])
+        } else {
+            (Vec::new(), Vec::new())
+        };
+        assert_eq!((rig.take_steps(), rig.limits()), (steps, limits));
+    }
 }
 
 /// Changes a tree so that it limits no I/O.

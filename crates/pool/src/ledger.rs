@@ -285,6 +285,17 @@ impl PoolState {
             .collect()
     }
 
+    /// The images with a filesystem that have only the blocks that were written.
+    pub fn thin_filesystems(&self) -> Vec<Arc<Entry>> {
+        let is_thin = |entry: &&Arc<Entry>| {
+            let image = entry.record.image;
+            let image = image.filter(|image| image.content.format().is_some());
+            image.is_some_and(|image| image.allocation == Allocation::Thin)
+        };
+        let state = self.lock();
+        state.index.volumes().filter(is_thin).cloned().collect()
+    }
+
     /// The images with limits of I/O.
     pub fn limited_images(&self) -> Vec<Arc<Entry>> {
         let is_limited = |entry: &&Arc<Entry>| !entry.record.io_limits.is_none();

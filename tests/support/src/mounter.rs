@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -186,6 +187,12 @@ impl Mounter for FakeMounter {
     fn grow(&self, _: &Target, _image: BorrowedFd<'_>, _format: Option<Format>) -> Result<()> {
         self.watch("grow");
         Ok(())
+    }
+
+    /// Every filesystem ends in the first range.
+    fn trim(&self, _: &Target, _image: FileId, range: Range<u64>) -> Result<bool> {
+        self.watch("trim");
+        Ok(range.start == 0)
     }
 
     fn flags(&self, target: &Target) -> Result<StatVfsMountFlags> {

@@ -1,5 +1,6 @@
 //! Private clones of mounts.
 
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
@@ -12,10 +13,18 @@ use crate::sys;
 /// Clones one mount, without the mounts below it, as a private mount: a later mount in the clone
 /// does not appear elsewhere, and the reverse.
 pub(super) fn private_clone(place: impl AsFd, set: u64, clear: u64) -> Result<OwnedFd, Errno> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    let clone = rustix::mount::open_tree(place, "", flags)?;
+    let at = (OsStr::new(""), OpenTreeFlags::AT_EMPTY_PATH);
+    private_clone_at(place, at, set, clear)
+}
+
+fn private_clone_at(
+    directory: impl AsFd,
+    (name, flags): (&OsStr, OpenTreeFlags),
+    set: u64,
+    clear: u64,
+) -> Result<OwnedFd, Errno> {
+    let flags = flags | OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let clone = rustix::mount::open_tree(directory, name, flags)?;
     sys::mount_setattr(clone.as_fd(), set, clear, libc::MS_PRIVATE)?;
     Ok(clone)
 }
@@ -45,12 +54,22 @@ pub(super) fn open_writable(place: impl AsFd) -> Result<GuardedDir, Errno> {
     open_clone(place, libc::MOUNT_ATTR_RDONLY)
 }
 
+/// Opens a directory by its name through such a clone. Nothing of the mount itself is open then, so that it can be unmounted.
+pub(super) fn open_guarded_at(directory: impl AsFd, name: &OsStr) -> Result<GuardedDir, Errno> {
+    let at = (name, OpenTreeFlags::AT_SYMLINK_NOFOLLOW);
+    of_clone(private_clone_at(directory, at, GUARDS, 0)?)
+}
+
+const GUARDS: u64 = libc::MOUNT_ATTR_NODEV
+    | libc::MOUNT_ATTR_NOSUID
+    | libc::MOUNT_ATTR_NOEXEC
+    | libc::MOUNT_ATTR_NOSYMFOLLOW;
+
 fn open_clone(place: impl AsFd, clear: u64) -> Result<GuardedDir, Errno> {
-    let set = libc::MOUNT_ATTR_NODEV
-        | libc::MOUNT_ATTR_NOSUID
-        | libc::MOUNT_ATTR_NOEXEC
-        | libc::MOUNT_ATTR_NOSYMFOLLOW;
-    let clone = private_clone(place, set, clear)?;
+    of_clone(private_clone(place, GUARDS, clear)?)
+}
+
+fn of_clone(clone: OwnedFd) -> Result<GuardedDir, Errno> {
     Ok(GuardedDir {
         dir: os::open_dir(&clone, ".")?,
         _clone: clone,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, StatVfsMountFlags};
@@ -12,12 +13,17 @@ use crate::fault::PathFault;
 use crate::image::loops::{self, ForeignLoop, Loop};
 use crate::image::{Allocation, Format, Owner};
 use crate::os::{self, FileId, Status};
+use crate::sys;
 
 use super::error::Result;
 use super::guard;
 use super::options::MountOptions;
 use super::table::{MountEntry, MountTable};
 use super::target::{Found, Target};
+
+/// The least bytes of a free extent that an image loses: small holes would cut its file into many extents, which make
+/// snapshots slow.
+const LEAST_TRIM: u64 = 64 << 10;
 
 /// The content of a volume that is mounted.
 #[derive(Debug, Clone, Copy)]
@@ -235,6 +241,28 @@ pub trait Mounter: Send + Sync + fmt::Debug {
                 .and_then(|root| format.grow(root, image.length))
                 .map_err(failed),
             None => Err(failed(Errno::STALE)),
+        }
+    }
+
+    /// Discards the blocks that a range of the filesystem of an image does not use, so that the image loses them. Returns
+    /// whether that is mounted at the target for writing, and reaches into the range.
+    fn trim(&self, target: &Target, image: FileId, range: Range<u64>) -> Result<bool> {
+        let failed = |errno| target.error("give free blocks back at", errno);
+        // It may have been unmounted meanwhile.
+        let Ok(root) = guard::open_guarded_at(&target.parent, &target.leaf) else {
+            return Ok(false);
+        };
+        let status = os::status(&root).map_err(failed)?;
+        let flags = rustix::fs::fstatvfs(&root).map_err(failed)?.f_flag;
+        if flags.contains(StatVfsMountFlags::RDONLY)
+            || !self.shows(status, image, Shown::Filesystem)?
+        {
+            return Ok(false);
+        }
+        match sys::trim(root.as_fd(), range, LEAST_TRIM) {
+            Ok(()) => Ok(true),
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(false),
+            Err(errno) => Err(failed(errno)),
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::libc;
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, IntegerSetter, NoArg, Opcode, Setter, ioctl, opcode};
+use rustix::ioctl::{Getter, IntegerSetter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 
 const LOOP_CLR_FD: Opcode = 0x4C01;
 const LOOP_SET_STATUS64: Opcode = 0x4C04;
@@ -192,6 +192,32 @@ pub fn write_back(device: BorrowedFd<'_>) -> Result<(), Errno> {
 pub fn detach_loop(device: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the ioctl takes no argument.
     unsafe { ioctl(device, NoArg::<LOOP_CLR_FD>::new()) }
+}
+
+/// `struct fstrim_range` of `linux/fs.h`.
+#[repr(C)]
+struct Range {
+    start: u64,
+    length: u64,
+    /// Shorter extents are left out.
+    least: u64,
+}
+
+/// Discards the free extents in a range of a mounted filesystem, by any open file on it, all in bytes. EINVAL: the filesystem
+/// ends before the range; EOPNOTSUPP: its device has no discards.
+pub fn trim(
+    filesystem: BorrowedFd<'_>,
+    range: std::ops::Range<u64>,
+    least: u64,
+) -> Result<(), Errno> {
+    const FITRIM: Opcode = opcode::read_write::<Range>(b'X', 121);
+    let mut range = Range {
+        start: range.start,
+        length: range.end.saturating_sub(range.start),
+        least,
+    };
+    // SAFETY: the ioctl reads and writes one `struct fstrim_range`.
+    unsafe { ioctl(filesystem, Updater::<FITRIM, _>::new(&mut range)) }
 }
 
 /// Grows a mounted ext4 to a number of its blocks, by any open file on it. EPERM: the process lacks

@@ -1,0 +1,175 @@
+//! Thin images that give space back, and thick ones that do not.
+
+use rustix::fs::{statvfs, syncfs};
+
+use super::*;
+use support::loops::Frozen;
+
+/// The bytes of the files that a pod deletes.
+const DELETED: usize = 64 << 20;
+
+/// What a trim gives back at least of these files.
+const GIVEN_BACK: u64 = 56 * MIB;
+
+/// A published image in whose filesystem a pod has written files.
+struct Published {
+    volume: Volume,
+    name: &'static str,
+    target: PathBuf,
+}
+
+impl Published {
+    fn new(rig: &ImageRig, format: &str, name: &'static str, allocation: Allocation) -> Self {
+        let mut request = image(name, 320 * MIB);
+        request.capabilities[0].fs_type = Some(format.to_owned());
+        request.class.allocation = Some(allocation);
+        let volume = rig.driver().create(&request).unwrap();
+        let target = rig.publish(&volume, name);
+        fs::write(target.join("kept"), vec![7; 1 << 20]).unwrap();
+        fs::write(target.join("deleted"), vec![8; DELETED]).unwrap();
+        sync(&target);
+        Self {
+            volume,
+            name,
+            target,
+        }
+    }
+
+    fn delete(&self) {
+        fs::remove_file(self.target.join("deleted")).unwrap();
+        // XFS frees the blocks of deleted files later.
+        sync(&self.target);
+    }
+
+    fn allocated(&self, rig: &ImageRig) -> u64 {
+        fs::metadata(rig.file(self.name)).unwrap().blocks() * 512
+    }
+}
+
+fn sync(target: &Path) {
+    syncfs(File::open(target).unwrap()).unwrap();
+}
+
+fn trim(rig: &ImageRig) {
+    for pool in rig.driver().pools().iter() {
+        rig.driver().trim_images(pool);
+    }
+}
+
+/// The free bytes of the pool's filesystem.
+fn free(rig: &ImageRig) -> u64 {
+    let pool = File::open(rig.node.pool()).unwrap();
+    // btrfs frees the blocks with its next commit.
+    syncfs(&pool).unwrap();
+    let space = statvfs(rig.node.pool()).unwrap();
+    space.f_bfree * space.f_frsize
+}
+
+/// A trim gives the pool the blocks of files that pods deleted in a thin image, also if it is published for reading too. The
+/// other files are as they were, thick images and block volumes keep their blocks, and the volume can be unpublished and
+/// deleted.
+///
+/// Proves: I1, I6.
+#[test]
+fn thin_images_give_the_space_of_deleted_files_back() {
+    require!(loop_devices);
+    for (disk, format) in disks().into_iter().zip(["ext4", "xfs"].into_iter().cycle()) {
+        let rig = ImageRig::sized(disk, 2 << 30);
+        let thin = Published::new(&rig, format, "thin", Allocation::Thin);
+        let thick = Published::new(&rig, format, "thick", Allocation::Thick);
+        let block = rig.device("block", 16 * MIB);
+        let of_block = rig.publish_device(&block, "block");
+        open(&of_block).write_all(&vec![9; 8 << 20]).unwrap();
+        let reader = rig.node.target("reader");
+        let mut request = publish(&thin.volume.id.to_string(), &reader);
+        request.read_only = true;
+        rig.driver().publish(&request).unwrap();
+        for image in [&thin, &thick] {
+            image.delete();
+        }
+        let (before, name) = (free(&rig), disk.name);
+        let allocated = thin.allocated(&rig);
+
+        trim(&rig);
+        let less = allocated - thin.allocated(&rig);
+        assert!(less >= GIVEN_BACK, "{name}: {less}");
+        assert!(thick.allocated(&rig) >= 320 * MIB, "{name}");
+        let more = free(&rig).saturating_sub(before);
+        assert!(more >= GIVEN_BACK, "{name}: {more}");
+        assert_eq!(
+            fs::read(thin.target.join("kept")).unwrap(),
+            vec![7; 1 << 20]
+        );
+        assert!(content(&of_block, 8 << 20) == vec![9; 8 << 20], "{name}");
+        fs::write(thin.target.join("again"), vec![6; 8 << 20]).unwrap();
+        sync(&thin.target);
+
+        for target in [&thin.target, &reader] {
+            rig.unpublish(&thin.volume, target);
+        }
+        let target = rig.publish(&thin.volume, "pod");
+        assert_eq!(fs::read(target.join("again")).unwrap(), vec![6; 8 << 20]);
+        rig.unpublish(&thin.volume, &target);
+        rig.delete(&thin.volume);
+    }
+}
+
+/// A snapshot keeps what a trim takes from its source.
+///
+/// Proves: I3, I6.
+#[test]
+fn a_snapshot_keeps_what_a_trim_takes_from_its_source() {
+    require!(loop_devices);
+    for disk in [Disk::new("xfs"), Disk::new("btrfs").with_simple_quota()] {
+        let rig = ImageRig::sized(disk, 2 << 30);
+        let thin = Published::new(&rig, "ext4", "thin", Allocation::Thin);
+        std::thread::scope(|scope| {
+            // At the same time as trims.
+            let trims = scope.spawn(|| (0..20).for_each(|_| trim(&rig)));
+            let taken = snapshot("snap", thin.volume.id);
+            let taken = rig.driver().create_snapshot(&taken).unwrap();
+            let allocated = thin.allocated(&rig);
+            thin.delete();
+            trims.join().unwrap();
+            trim(&rig);
+            assert!(
+                thin.allocated(&rig) + GIVEN_BACK <= allocated,
+                "{}",
+                disk.name
+            );
+            let mut restored = image("restored", 320 * MIB);
+            restored.capabilities[0].fs_type = Some("ext4".to_owned());
+            restored.class.allocation = Some(Allocation::Thin);
+            restored.source = Some(SourceId::Snapshot(taken.id.to_string()));
+            let restored = rig.driver().create(&restored).unwrap();
+            let target = rig.publish(&restored, "restored");
+            let content = fs::read(target.join("deleted")).unwrap();
+            assert!(content == vec![8; DELETED], "{}", disk.name);
+        });
+    }
+}
+
+/// A trim that waits for a frozen disk delays no unpublish, and no second trim begins.
+///
+/// Proves: I6.
+#[test]
+fn a_trim_of_a_frozen_disk_delays_nobody() {
+    require!(loop_devices);
+    let rig = ImageRig::sized(Disk::new("xfs"), 1 << 30);
+    let thin = Published::new(&rig, "ext4", "thin", Allocation::Thin);
+    thin.delete();
+    std::thread::scope(|scope| {
+        let frozen = Frozen::new(&rig.node.pool());
+        let trims = [0; 2].map(|_| scope.spawn(|| trim(&rig)));
+        eventually("the second trim ends, and the first one waits", || {
+            trims.iter().filter(|trim| trim.is_finished()).count() == 1
+        });
+        let id = thin.volume.id.to_string();
+        rig.driver().unpublish(&id, &thin.target).unwrap();
+        let waiting = trims.iter().filter(|trim| !trim.is_finished()).count();
+        assert_eq!(waiting, 1, "the trim waits for the disk");
+        drop(frozen);
+    });
+    rig.has_no_loop("thin");
+    rig.delete(&thin.volume);
+}
