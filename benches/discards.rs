@@ -79,9 +79,9 @@ fn main() -> ExitCode {
         .collect();
     for filesystem in FILESYSTEMS {
         if wanted.is_empty() || wanted.iter().any(|name| name == filesystem) {
-            FORMATS
-                .iter()
-                .for_each(|format| measure(filesystem, format));
+            for format in FORMATS {
+                measure(filesystem, format);
+            }
         }
     }
     ExitCode::SUCCESS
@@ -221,7 +221,9 @@ impl Image {
             (0..LOG / MIB).for_each(|_| file.write_all(&block).unwrap());
             file.sync_all().unwrap();
         }
-        paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+        for path in &paths {
+            fs::remove_file(path).unwrap();
+        }
     }
 
     fn trim(&self) -> Duration {
