@@ -109,6 +109,17 @@ figure scale.md scale.tsv 4 "\`percentageOfNodesToScore: 10\` | %s |" "1000|100|
 figure scale.md scale.tsv 4 "places %s such pods" "200|10000|scheduler, scoring on: pods with a claim"
 figure performance.md copies.tsv 3 "took %s ms" "xfs|snapshot of a file of 100 000 extents"
 figure performance.md copies.tsv 3 "wait %s ms" "xfs|longest that its writer waited"
+# The speeds of a kind of volume on ext4, XFS and btrfs are a cell of two pages.
+for row in "9|4 KiB and fsync" "10|random reads" "11|sequential writes"; do
+    for kind in directory image block; do
+        cell=$(awk -F '\t' -v column="${row%%|*}" -v kind="$kind" '
+            $2 == "off" && $3 == kind && $1 !~ /guest/ { printf "%s%.1f", comma, int($column * 10 + 0.5) / 10; comma = ", " }' benches/results/data.tsv)
+        for page in performance.md images.md; do
+            grep -F -- "| ${row#*|} |" "docs/$page" | grep -qF -- "| $cell |" ||
+                complain "docs/$page lacks '$cell' in the row ${row#*|}, which benches/results/data.tsv has for the kind $kind"
+        done
+    done
+done
 figure performance.md process.tsv 3 "%s MiB resident without volumes" "ext4|0|"
 figure performance.md process.tsv 3 "and %s MiB with 10 000" "ext4|10000|"
 for row in "all at once|50 pods at once" "from one snapshot|50 pods, restored from one snapshot" "a StatefulSet of 10|a StatefulSet of 10"; do
