@@ -2,7 +2,7 @@
 # The inner part of run.sh reclaim, run.sh copies, run.sh moves, run.sh images, run.sh discards and run.sh imports: runs the bench of that name, and writes its table.
 #
 # Usage: beside.sh reclaim|copies|moves|images|discards|imports [FILESYSTEM...]
-# Env:   RESULTS, PAGE, ROUNDS, SCALE
+# Env:   RESULTS, PAGE, ROUNDS, SCALE, EACH
 set -eu
 . benches/results.sh
 bench=$1 status=0
@@ -24,6 +24,8 @@ if [ "$bench" = imports ]; then
     cpu=$(taskset -cp $$ | sed 's/.*[^0-9]//')
     measure taskset -c "$cpu" hack/test/uml.sh -w "$(dirname "$TABLE")" "$program"
 fi
-result "$bench" "benches/run.sh $bench${*:+ $*}" "ROUNDS=${ROUNDS:-5} SCALE=${SCALE:-100}, least times" <"$TABLE"
+note="SCALE=${SCALE:-100}, least times"
+[ "$bench" != discards ] || note="EACH=${EACH:-10}, all rounds together"
+result "$bench" "benches/run.sh $bench${*:+ $*}" "ROUNDS=${ROUNDS:-5} $note" <"$TABLE"
 benches/summary.sh
 exit "$status"

@@ -4,9 +4,9 @@
 //! Usage: cargo bench --bench discards [-- FILESYSTEM...], as root in a private mount namespace
 //! (hack/test/private-ns.sh as cargo's runner); benches/run.sh discards writes benches/results/discards.tsv.
 //!
-//! Env:   ROUNDS   repetitions of each measurement (default 5)
-//!        SECONDS  the duration of each (default 10)
-//!        TABLE    a file that the figures are added to
+//! Env:   ROUNDS  repetitions of each measurement (default 5)
+//!        EACH    the seconds of each (default 10)
+//!        TABLE   a file that the figures are added to
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 #[allow(dead_code, unreachable_pub)]
@@ -187,7 +187,7 @@ impl Image {
         log.write_all_at(&vec![0; usize::try_from(LOG).unwrap()], 0)
             .unwrap();
         log.sync_all().unwrap();
-        let length = Duration::from_secs(setting("SECONDS", 10) as u64);
+        let length = Duration::from_secs(setting("EACH", 10) as u64);
         thread::scope(|scope| {
             scope.spawn(|| repeat(Duration::from_secs(1), ended, || self.write_and_delete()));
             if way == Way::Trim {

@@ -26,7 +26,7 @@
 #        PAGE              the page that lists the missed targets, default: benches/README.md
 #        ROUNDS, MEASURE   the rounds of each measurement, and the operations in each, default: 5, 200
 #        SCALE             of reclaim, copies and moves: percent of the trees' sizes, default: 100
-#        SECONDS           of discards: the duration of each measurement, default: 10
+#        EACH              of discards: the seconds of each measurement, default: 10
 #        DURATION          the duration of steady, default: 1h
 set -eu
 cd "$(dirname "$0")/.."

@@ -109,6 +109,8 @@ figure scale.md scale.tsv 4 "\`percentageOfNodesToScore: 10\` | %s |" "1000|100|
 figure scale.md scale.tsv 4 "places %s such pods" "200|10000|scheduler, scoring on: pods with a claim"
 figure performance.md copies.tsv 3 "took %s ms" "xfs|snapshot of a file of 100 000 extents"
 figure performance.md copies.tsv 3 "wait %s ms" "xfs|longest that its writer waited"
+figure images.md discards.tsv 3 "more than %.0f ms with the option" "ext4 on btrfs|discard: 4 KiB and fsync, p99.9"
+figure images.md discards.tsv 3 "more than %.0f ms with a trim" "ext4 on btrfs|a trim every 2 s: 4 KiB and fsync, p99.9"
 # The speeds of a kind of volume on ext4, XFS and btrfs are a cell of two pages.
 for row in "9|4 KiB and fsync" "10|random reads" "11|sequential writes"; do
     for kind in directory image block; do

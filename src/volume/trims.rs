@@ -1,7 +1,7 @@
 //! Trims: published thin images lose the blocks that their filesystems do not use any more, so that the pool has them.
 //!
-//! The mount option `discard` would do this at once, but each deletion would delay the fsyncs of its volume, and blocks that
-//! are written again soon would have to be allocated again.
+//! The mount option `discard` would do this at once, but with each deletion, so that the slowest fsyncs of the volume take
+//! longer (benches/discards.rs), and blocks that are written again soon have to be allocated again.
 
 use linux::mount::Target;
 use linux::os::FileId;
