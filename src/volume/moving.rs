@@ -98,6 +98,7 @@ impl Volumes {
         let origin = Origin::Volume(Arc::clone(entry));
         let plan = target.plan_copy(from, &origin, Some(&reading), BYTE_BY_BYTE);
         let plan = plan.map_err(Error::of_new)?;
+        plan.check_sectors().map_err(Error::of_new)?;
         let turn = plan.turn(&reservation, caller).map_err(Error::of_new)?;
         let hand_over = from.prepare_hand_over(entry, target_id)?;
         // Before there is a copy: an id that no pool knows may be in a pool that was not read.

@@ -3,6 +3,7 @@
 mod full;
 mod interrupted;
 mod nodatacow;
+mod sectors;
 mod writers;
 
 use std::os::fd::BorrowedFd;

@@ -28,6 +28,25 @@ pub fn disk(device: &Path) -> io::Result<PathBuf> {
     Ok(entry)
 }
 
+/// The bytes of a sector of a loop device that shows a file of a filesystem: those of the disk below, if the filesystem has
+/// one of its own. `None`: sysfs does not tell.
+pub fn sector(filesystem: Number) -> Option<u32> {
+    sector_in(Path::new(SYSFS), filesystem)
+}
+
+fn sector_in(sysfs: &Path, (major, minor): Number) -> Option<u32> {
+    /// The kernel gives a loop device these, where the filesystem may have several disks.
+    const OTHERWISE: u32 = 512;
+    // As btrfs has.
+    let is_anonymous = major == 0;
+    if is_anonymous {
+        return Some(OTHERWISE);
+    }
+    let disk = disk(&sysfs.join(NUMBERS).join(format!("{major}:{minor}"))).ok()?;
+    let size = std::fs::read_to_string(disk.join("queue/logical_block_size"));
+    size.ok()?.trim_end().parse().ok()
+}
+
 fn find(
     sysfs: &Path,
     mut devices: Vec<PathBuf>,
@@ -152,6 +171,29 @@ mod tests {
         // A device that cannot be examined is not taken for a sound one.
         machine.find(&[&unknown]).unwrap_err();
         machine.find(&[&sda.join("absent")]).unwrap_err();
+    }
+
+    #[test]
+    fn the_sectors_are_those_of_the_disk() {
+        let machine = Machine::new();
+        let [disk, partition] = machine.add("sda", &[]);
+        let [silent, _] = machine.add("sdb", &[]);
+        fs::create_dir(disk.join("queue")).unwrap();
+        fs::write(disk.join("queue/logical_block_size"), "4096\n").unwrap();
+        let numbers = machine.0.path().join(NUMBERS);
+        fs::create_dir_all(&numbers).unwrap();
+        for (device, number) in [(&disk, "8:0"), (&partition, "8:1"), (&silent, "8:16")] {
+            symlink(device, numbers.join(number)).unwrap();
+        }
+        for (number, sector) in [
+            ((8, 0), Some(4096)),
+            ((8, 1), Some(4096)),
+            ((8, 16), None),
+            ((9, 0), None),
+            ((0, 44), Some(512)),
+        ] {
+            assert_eq!(sector_in(machine.0.path(), number), sector, "{number:?}");
+        }
     }
 
     /// The rule for udev has exactly the driver's numbers.

@@ -72,6 +72,16 @@ pub enum Refusal {
     #[error("{of} is an image, which is copied on btrfs only within its pool, and not to {pool}")]
     ImageOfOtherPool { of: Source, pool: PoolName },
     #[error(
+        "{of} is a block volume with sectors of {has} bytes, and the disk of pool {pool} has sectors of {other}, with which \
+         a program would not find its partition table; choose a disk with sectors of {has} bytes"
+    )]
+    OtherSectors {
+        of: Source,
+        pool: PoolName,
+        has: u32,
+        other: u32,
+    },
+    #[error(
         "the copy found more bytes in {of} than its size allows, because its files are moved \
          meanwhile; stop the program that moves them"
     )]

@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use linux::fault::InContext;
+use linux::image::below;
 use linux::os;
 use objects::{Bytes, Invalid};
 
 use crate::disk::error::{Busy, Error, Result};
 use crate::disk::open::Disk;
-use crate::disk::record::{Method, Source};
+use crate::disk::record::{Image, ImageContent, Method, Source};
 use crate::disk::refusal::{Refusal, Stopped};
 use crate::op::caller::Caller;
 use crate::op::copies::origin::{CopyPolicy, Origin};
@@ -155,7 +156,31 @@ impl<'a> CopyPlan<'a> {
             let of = self.origin.source();
             return Err(Refusal::ImageOfOtherPool { of, pool }.into());
         }
-        Ok(())
+        self.check_sectors()
+    }
+
+    /// Refuses a block volume whose device would have other sectors on the disk of the copy: a partition table is found by the
+    /// number of its sector.
+    pub fn check_sectors(&self) -> Result<()> {
+        let is_device = |image: Image| image.content == ImageContent::Block;
+        if self.is_here() || !self.origin.image().is_some_and(is_device) {
+            return Ok(());
+        }
+        let [has, other] =
+            [&self.from_disk, &self.disk].map(|disk| below::sector(disk.place.mount.device));
+        match (has, other) {
+            (Some(has), Some(other)) if has != other => {
+                let (of, pool) = (self.origin.source(), self.to.name().clone());
+                Err(Refusal::OtherSectors {
+                    of,
+                    pool,
+                    has,
+                    other,
+                }
+                .into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Fails if the driver stops, or a pool of the copy cannot be used.
