@@ -264,7 +264,7 @@ async fn check_pools(volumes: Arc<Volumes>) -> Error {
     }
     tokio::select! {
         () = check_in_turn(&volumes) => Error::Internal("the health checks ended".into()),
-        () = trim_regularly(&volumes) => Error::Internal("the trims ended".into()),
+        () = trim_regularly(&volumes, TRIM_EVERY) => Error::Internal("the trims ended".into()),
         error = discover(&volumes) => error,
     }
 }
@@ -297,9 +297,9 @@ fn check(volumes: &Arc<Volumes>, pools: Vec<Arc<Pool>>) {
 }
 
 /// Trims images, those of each pool in a thread of its own, which its disk may block.
-async fn trim_regularly(volumes: &Arc<Volumes>) {
+async fn trim_regularly(volumes: &Arc<Volumes>, every: Duration) {
     loop {
-        tokio::time::sleep(TRIM_EVERY).await;
+        tokio::time::sleep(every).await;
         for pool in volumes
             .pools()
             .iter()

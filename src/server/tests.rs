@@ -20,6 +20,7 @@ use crate::volume::Seams;
 use pool::PoolOptions;
 
 mod inventory;
+mod trims;
 mod turns;
 
 /// A server in this process.
