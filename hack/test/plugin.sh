@@ -31,6 +31,7 @@ done
 [ ! -e down ] || { echo "The connection to the server was refused" >&2 && exit 1; }
 case "$*" in
 "get daemonsets --all-namespaces "*) cat daemonsets ;;
+"get daemonsets --selector "*) awk -v a="$namespace" '$1 == a' daemonsets ;;
 "get pods --selector app.kubernetes.io/name=rootcellar "*) cat pods ;;
 "get pvc --all-namespaces --field-selector metadata.name="*) awk -v name="${5#*=}" '$2 == name { print $1 }' claims ;;
 "get pvc "*" --ignore-not-found "*) awk -v a="$namespace" -v b="$3" '$1 == a && $2 == b { print $2 " " $5 }' claims ;;
@@ -38,9 +39,8 @@ case "$*" in
     awk -v a="$namespace" -v b="$3" '$1 == a && $2 == b { print $3 " " $4; found = 1 } END { exit !found }' claims ||
         { echo "Error from server (NotFound)" >&2 && exit 1; }
     ;;
-"get pv --output jsonpath={range .items[*]}{.spec.csi.driver}"*) awk -v OFS='\t' '{ print $2, $3, $1, ($4 == "-" ? "/" : $4 "/" $5), $6 }' pvs ;;
-"get pv --output jsonpath={range .items[*]}{.metadata.name}{\" \"}"*) awk '{ print $1 " " $3 }' pvs ;;
-"get pv --output jsonpath={range .items[*]}{.metadata.name}{\"\\t\"}"*) awk -v OFS='\t' '{ print $1, $4, $5, $6 }' pvs ;;
+"get pv --output jsonpath={range .items[*]}{.spec.csi.driver}"*) awk -v OFS='\t' '{ print $2, $3, $1, ($4 == "-" ? "/" : $4 "/" $5), $6, $7 }' pvs ;;
+"get pv --output jsonpath={range .items[*]}{.metadata.name}{\"\\t\"}"*) awk -v OFS='\t' '{ print $1, $3, $4 "/" $5, $6, $8, "" }' pvs ;;
 "get pv pvc-"*) awk -v name="$3" '$1 == name { print $2 " " $3 " " $7; found = 1 } END { exit !found }' pvs ;;
 "get namespace "*) grep -x "$3" namespaces ;;
 "exec "*)
@@ -59,7 +59,16 @@ case "$*" in
     status=$(head -n 1 "$answer")
     [ "$status" -eq 0 ] || { echo "rootcellar: it is so" >&2 && echo "command terminated with exit code $status" >&2 && exit "$status"; }
     ;;
-"create --filename "*) echo "create $(cat "$3")" >>changes && [ ! -e refuse ] ;;
+# The objects are already in the form in which the plugin reads them.
+"create --dry-run=client --validate=false --filename "*) cat "$5" ;;
+"create --filename "*)
+    echo "create $(cat "$3")" >>changes
+    [ ! -e refuse ] || exit 1
+    claim=$(sed -n 's/^v1\/PersistentVolumeClaim \([^ ]*\) .*/\1/p' "$3" | tr / ' ')
+    [ ! -e late ] || echo "$claim Bound pvc-99" >>claims
+    if grep -q "^$claim " claims; then exit 1; fi
+    awk '/Claim/ { split($2, name, "/"); print name[1], name[2], "Bound", $3 }' "$3" >>claims
+    ;;
 "wait pvc/"*) echo "$namespace $*" >>changes ;;
 *) echo "an unexpected call: $*" >&2 && exit 99 ;;
 esac
@@ -71,8 +80,8 @@ answer() { # POD_COMMAND STATUS   stdin is its output
 }
 # The cluster before each row.
 cluster() {
-    rm -f down refuse changes namespaces
-    echo rootcellar-system >daemonsets
+    rm -f down refuse late changes namespaces
+    echo rootcellar-system 3 >daemonsets
     printf '%s\n' 'n1 pod-old Running 2026-01-01T00:00:00Z' 'n1 pod1 Running ' 'n2 pod2 Running ' 'n3 pod3 Pending ' ' pod4 Pending ' >pods
     printf '%s\n' 'shop data Bound pvc-1' 'test data Pending' 'shop web Bound pvc-2' 'shop other Bound pvc-3' 'shop waits Pending' \
         'shop ends Bound pvc-9 2026-01-01T00:00:00Z' >claims
@@ -170,10 +179,13 @@ deleted() { # POD STATUS   stdin has the entries
     entry "v1-$b-5" other same pvc-55 20 fast
     entry "v1-$b-4" third same pvc-56 20 fast
 } | deleted pod2 0
-for id in "pod1 v1-$a-5" "pod2 v1-$b-6" "pod1 v1-$a-11"; do
-    echo "kind: PersistentVolume # $id" | answer "$(echo "$id" | sed 's/ /_volume_undelete_/')" 0
-done
-echo "kind: PersistentVolume # plain" | answer "pod1_volume_undelete_v1-$a-10_--class_fast" 0
+objects() { # NODE ID NAMESPACE CLAIM PV
+    printf '%s\n' "v1/PersistentVolume /$5 csi.rootcellar.dev $2 $3/$4 topology.rootcellar.dev/node In $1 Retain" \
+        "v1/PersistentVolumeClaim $3/$4 $5  /    "
+}
+objects n1 "v1-$a-5" shop lost pvc-5 | answer "pod1_volume_undelete_v1-$a-5" 0
+objects n2 "v1-$b-6" shop twice pvc-66 | answer "pod2_volume_undelete_v1-$b-6" 0
+objects n1 "v1-$a-10" shop plain pvc-10 | answer "pod1_volume_undelete_v1-$a-10_--class_fast" 0
 
 # Runs the plugin in each shell, and expects a status, each line of the text in what it prints, and these changes.
 row() { # STATUS TEXT CHANGES ARGUMENT...
@@ -192,6 +204,7 @@ row() { # STATUS TEXT CHANGES ARGUMENT...
         while IFS= read -r line; do
             grep -qF -e "$line" "$work/said" || complaint="it does not print '$line'"
         done <"$work/text"
+        [ -z "$absent" ] || ! grep -q "^$absent" "$work/said" || complaint="it prints $absent"
         if grep -q 'unexpected call\|: not found$\|yntax error' "$work/said"; then complaint="it breaks"; fi
         if [ -z "$complaint" ]; then
             passed=$((passed + 1))
@@ -201,9 +214,9 @@ row() { # STATUS TEXT CHANGES ARGUMENT...
             sed 's/^/    /' "$work/said"
         fi
     done
-    before=''
+    before='' absent=''
 }
-before=''
+before='' absent=''
 
 # Mistakes in the command line.
 row 64 "Usage:" ""
@@ -242,9 +255,9 @@ mv ../bin/away ../bin/kubectl
 row 1 "no such context" "" pools --context none
 before=': >daemonsets'
 row 1 "this cluster has no DaemonSet with the label" "" pools
-before='echo second >>daemonsets'
+before='echo second 3 >>daemonsets'
 row 1 "the namespaces rootcellar-system second have a DaemonSet" "" pools
-before='echo second >>daemonsets'
+before='echo second 3 >>daemonsets'
 row 0 "wrong  fast  limits" "" check n1 --driver-namespace second
 before=': >pods'
 row 1 "no node has a pod of the driver" "" check
@@ -282,14 +295,28 @@ row 1 "node               n2
 node n2 cannot show volume" "" where web
 
 # The volumes of a pool: pvc-2 moved to another disk, and pvc-7 came from one.
-row 0 "NAME   CLAIM      STATUS
+row 1 "NAME   CLAIM      STATUS
 pvc-1  shop/data  Bound
 pvc-4  shop/left  Released
-pvc-7  -          Available" "" claims n1 fast
+pvc-7  -          Available
+other pools of node n1 are unavailable or have a quarantined volume: other. One that was moved there from pool fast" "" claims n1 fast
+sed -i 's/"pool": "other"/"pool": "fast"/' pod1_volume_list_--json
 row 0 "pvc-1
 pvc-4
 pvc-7" "" claims n1 fast --names
+sed -i 's/"pool": "fast",/"pool": "disks\/disk1",/' pod1_volume_list_--json
 row 0 "pvc-2" "" claims n1 disks/disk1 --names --id "$a"
+sed -i 's/"pool": "disks\/disk1",/"pool": "fast",/' pod1_volume_list_--json
+# A new pool has the name of the lost one, and a node reports the id of a pool of another node.
+absent=pvc-7
+row 0 "NAME" "" claims n1 fast --id "$b"
+absent=pvc-4
+before='sed -i "s/left Released n1/left Released n2/" pvs'
+row 0 "PersistentVolume pvc-4 is left out, because it is of node n2
+pvc-1" "" claims n1 fast
+before='sed -i "s/left Released n1/left Released former/" pvs'
+row 0 "pvc-1  shop/data
+pvc-4  shop/left" "" claims n1 fast
 row 1 "node n1 does not know the id of pool disks/disk1" "" claims n1 disks/disk1
 row 1 "cannot ask node n2 which volumes moved" "" claims n2 fast
 row 0 "aaaaaaaa-0000-4000-8000-000000000000" "" pool-id n1 fast
@@ -306,13 +333,13 @@ row 1 "$plan
 nothing is changed" "" undelete lost
 row 0 "$plan
 claim shop/lost has its volume again" "pod1 volume undelete v1-$a-5
-create kind: PersistentVolume # pod1 v1-$a-5
+create $(objects n1 "v1-$a-5" shop lost pvc-5)
 shop wait pvc/lost --for jsonpath={.status.phase}=Bound --timeout 1m" undelete lost --yes
 row 1 "claim twice had several volumes, of which the newest is first; choose one by --id
 v1-$a-6
 v1-$b-6" "" undelete twice --yes
 row 0 "pvc-66" "pod2 volume undelete v1-$b-6
-create kind: PersistentVolume # pod2 v1-$b-6
+create $(objects n2 "v1-$b-6" shop twice pvc-66)
 shop wait pvc/twice --for jsonpath={.status.phase}=Bound --timeout 1m" undelete twice --id "v1-$b-6" --yes
 row 1 "no node has a deleted volume of claim twice with the id x" "" undelete twice --id x --yes
 row 1 "the namespaces other third had a claim same; choose one by --namespace" "" undelete same --yes
@@ -322,14 +349,19 @@ row 1 "claim shop/ends: it is being deleted" "" undelete ends --yes
 row 1 "PersistentVolume pvc-2 still exists, and its late deletion would delete the volume again" "" undelete back --yes
 row 1 "its record names no class; give --class" "" undelete plain --yes
 row 0 "claim shop/plain has its volume again" "pod1 volume undelete v1-$a-10 --class fast
-create kind: PersistentVolume # plain
+create $(objects n1 "v1-$a-10" shop plain pvc-10)
 shop wait pvc/plain --for jsonpath={.status.phase}=Bound --timeout 1m" undelete plain --class fast --yes
 row 1 "create the namespace first: kubectl create namespace gone" "" undelete only --yes
-row 1 "PersistentVolume pvc-4 still has the data of claim left" "" undelete left --yes
+row 1 "PersistentVolume pvc-4 still has the data of claim shop/left" "" undelete left --yes
 row 1 "no node has a deleted volume of claim never" "" undelete never --yes
 before='touch refuse'
-row 1 "run: kubectl rootcellar exec n1 -- volume manifest v1-$a-5 --claims | kubectl create -f -" "pod1 volume undelete v1-$a-5
-create kind: PersistentVolume # pod1 v1-$a-5" undelete lost --yes
+row 1 "volume pvc-5 is back, and claim shop/lost does not have it; when the reason is gone, run: kubectl rootcellar --context other undelete lost --namespace shop --yes" "pod1 volume undelete v1-$a-5
+create $(objects n1 "v1-$a-5" shop lost pvc-5)
+shop wait pvc/lost --for jsonpath={.status.phase}=Bound --timeout 1m" undelete lost --yes --context other
+before='touch late'
+row 1 "volume pvc-5 is back, and claim shop/lost does not have it" "pod1 volume undelete v1-$a-5
+create $(objects n1 "v1-$a-5" shop lost pvc-5)
+shop wait pvc/lost --for jsonpath={.status.phase}=Bound --timeout 1m" undelete lost --yes
 row 1 "claim third/same did not come back" "pod2 volume undelete v1-$b-4" undelete same --namespace third --yes
 
 # All claims of a namespace: the newest volume of each, and none whose claim exists.
@@ -338,10 +370,62 @@ row 1 "claim shop/data: it exists
 claim shop/lost has its volume again
 claim shop/twice has its volume again
 not all claims came back" "pod1 volume undelete v1-$a-5
-create kind: PersistentVolume # pod1 v1-$a-5
+create $(objects n1 "v1-$a-5" shop lost pvc-5)
 shop wait pvc/lost --for jsonpath={.status.phase}=Bound --timeout 1m
 pod2 volume undelete v1-$b-6
-create kind: PersistentVolume # pod2 v1-$b-6
+create $(objects n2 "v1-$b-6" shop twice pvc-66)
 shop wait pvc/twice --for jsonpath={.status.phase}=Bound --timeout 1m" undelete --all -n shop --yes
+
+# An undelete was interrupted after the volume came back, or after its PersistentVolume was made.
+entry "v1-$b-9" shop halfway pvc-13 10 fast | deleted pod2 0
+sed 's/"deleted"/"volumes"/; /seconds_left/d' pod2_volume_list_--deleted_--json >pod2_volume_list_--json
+deleted pod2 0 </dev/null
+objects n2 "v1-$b-9" shop halfway pvc-13 | answer "pod2_volume_undelete_v1-$b-9" 0
+whole="pod2 volume undelete v1-$b-9
+create $(objects n2 "v1-$b-9" shop halfway pvc-13)
+shop wait pvc/halfway --for jsonpath={.status.phase}=Bound --timeout 1m"
+row 1 "volume   pvc-13, 64 MiB, there, and without its objects" "" undelete halfway
+row 0 "claim shop/halfway has its volume again" "$whole" undelete halfway --yes
+before="echo 'pvc-13 csi.rootcellar.dev v1-$b-9 shop halfway Available n2 Retain' >>pvs"
+row 0 "claim shop/halfway has its volume again" "$whole" undelete halfway --yes
+before="echo 'pvc-13 csi.rootcellar.dev v1-$b-9 test halfway Available n2 Retain' >>pvs"
+row 1 "no node has a deleted volume of claim shop/halfway" "" undelete shop/halfway --yes
+before="echo 'pvc-13 csi.rootcellar.dev v1-$b-9 shop halfway Bound n2 Retain' >>pvs"
+row 1 "no node has a deleted volume of claim shop/halfway" "" undelete shop/halfway --yes
+
+# A node lies: no matter what it prints, nothing but the PersistentVolume and the claim of the plan is created.
+lie() { # SED_SCRIPT
+    objects n1 "v1-$a-5" shop lost pvc-5 | sed "$1" | answer "pod1_volume_undelete_v1-$a-5" 0
+    row 1 "nothing is created for claim shop/lost, because node n1 printed other objects than those of its volume pvc-5" \
+        "pod1 volume undelete v1-$a-5" undelete lost --yes
+}
+lie '1s/ n1 / n2 /'
+lie "1s/v1-$a-5/v1-$b-5/"
+lie '1s/shop/other/'
+lie '2s/shop/other/'
+lie '1s/ In / NotIn /'
+lie '1s/Retain/Retain{"name":"admin","namespace":"kube-system"}/'
+lie 1d
+lie '2{p;s/.*/rbac.authorization.k8s.io\/v1\/ClusterRoleBinding \/root    \/    /}'
+{
+    entry "v1-$a-5" shop lost "pvc-5 x" 10 fast
+    entry "v1-\$(reboot)" shop hostile pvc-5 10 fast
+    entry "--all" shop hostile pvc-5 10 fast
+    entry "v1-$a-5" shop hostile '*' 10 fast
+    entry "v1-$a-5" 'a\nb' hostile pvc-5 10 fast
+} | deleted pod1 0
+absent=claim
+row 1 "node n1 lists a volume with a name that Kubernetes does not allow, so it is left out
+no node has a deleted volume of claim lost" "" undelete lost --yes
+row 1 "no node has a deleted volume of claim hostile" "" undelete hostile --yes
+printf 'wrong \033[2J\302\233red \342\200\256x\342\201\246y \303\251\n' | answer pod1_check 0
+row 0 "n1  wrong [2Jred xy $(printf '\303\251')" "" check n1
+
+# Nodes without a pod.
+before='echo rootcellar-system 5 >daemonsets'
+row 1 "the DaemonSet of the driver wants pods on 5 nodes, and 2 of them have none, so they are not asked
+there are faults, or the node cannot be asked: (2 without a pod) n2 n3" "" check
+before='echo rootcellar-system 5 >daemonsets'
+row 1 "2 of them have none" "" undelete halfway --driver-namespace rootcellar-system
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
