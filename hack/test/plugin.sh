@@ -295,18 +295,18 @@ row 1 "node               n2
 node n2 cannot show volume" "" where web
 
 # The volumes of a pool: pvc-2 moved to another disk, and pvc-7 came from one.
-row 1 "NAME   CLAIM      STATUS
+row 0 "NAME   CLAIM      STATUS
 pvc-1  shop/data  Bound
 pvc-4  shop/left  Released
-pvc-7  -          Available
-other pools of node n1 are unavailable or have a quarantined volume: other. One that was moved there from pool fast" "" claims n1 fast
-sed -i 's/"pool": "other"/"pool": "fast"/' pod1_volume_list_--json
+pvc-7  -          Available" "" claims n1 fast
 row 0 "pvc-1
 pvc-4
 pvc-7" "" claims n1 fast --names
-sed -i 's/"pool": "fast",/"pool": "disks\/disk1",/' pod1_volume_list_--json
 row 0 "pvc-2" "" claims n1 disks/disk1 --names --id "$a"
-sed -i 's/"pool": "disks\/disk1",/"pool": "fast",/' pod1_volume_list_--json
+sed -i 's/"pool": "other"/"pool": "disks\/disk2"/' pod1_volume_list_--json
+row 1 "pvc-2
+members of the set on node n1 are unavailable or have a quarantined volume: disks/disk2. One that was moved there from pool disks/disk1" "" claims n1 disks/disk1 --names --id "$a"
+row 0 "pvc-1" "" claims n1 fast --names
 # A new pool has the name of the lost one, and a node reports the id of a pool of another node.
 absent=pvc-7
 row 0 "NAME" "" claims n1 fast --id "$b"
