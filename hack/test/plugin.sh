@@ -407,6 +407,14 @@ lie '1s/ In / NotIn /'
 lie '1s/Retain/Retain{"name":"admin","namespace":"kube-system"}/'
 lie 1d
 lie '2{p;s/.*/rbac.authorization.k8s.io\/v1\/ClusterRoleBinding \/root    \/    /}'
+# The label of a node with a long name is shorter.
+long=$(printf '%070d' 0 | tr 0 n)
+short=$(echo "$long" | cut -c -46)-0123456789abcdef
+objects "$short" "v1-$a-5" shop lost pvc-5 | answer "pod1_volume_undelete_v1-$a-5" 0
+before="sed -i 's/^n1 /$long /' pods"
+row 0 "claim shop/lost has its volume again" "pod1 volume undelete v1-$a-5
+create $(objects "$short" "v1-$a-5" shop lost pvc-5)
+shop wait pvc/lost --for jsonpath={.status.phase}=Bound --timeout 1m" undelete lost --yes
 {
     entry "v1-$a-5" shop lost "pvc-5 x" 10 fast
     entry "v1-\$(reboot)" shop hostile pvc-5 10 fast
