@@ -3,6 +3,9 @@
 //! The mount option `discard` would do this at once, but with each deletion, so that the slowest fsyncs of the volume take
 //! longer (benches/discards.rs), and blocks that are written again soon have to be allocated again.
 
+use std::thread;
+use std::time::Instant;
+
 use linux::mount::Target;
 use linux::os::FileId;
 use objects::ObjectId;
@@ -13,6 +16,10 @@ use pool::{Entry, Pool};
 
 /// The bytes of a filesystem that are trimmed at once. In between, the limits of I/O return, and a volume can end.
 const PIECE: u64 = 8 << 30;
+
+/// The part of the time that the limits of I/O of a volume are lifted during its trim: one of so many. A pod can make a trim
+/// take long, with a filesystem that is free in many small extents.
+const LIFTED: u32 = 10;
 
 impl Volumes {
     /// Whether a pool has images to trim.
@@ -27,11 +34,16 @@ impl Volumes {
             return;
         };
         for entry in pool.state.thin_filesystems() {
-            if self.is_published(&entry)
-                && let Err(error) = self.trim_image(pool, &entry)
-            {
+            if !self.is_published(&entry) {
+                continue;
+            }
+            if let Err(error) = self.trim_image(pool, &entry) {
                 let id = entry.record.id;
                 tracing::warn!(%id, %error, "an image keeps blocks that it does not use");
+            }
+            // Its last unpublish left the device, because the trim still had the filesystem.
+            if !self.is_published(&entry) {
+                self.tidy_devices();
             }
         }
     }
@@ -45,10 +57,15 @@ impl Volumes {
         // A disk that does not answer is not asked.
         while pool.silence().is_none() {
             let image = pool.data_id(entry)?;
+            let begin = Instant::now();
             // The driver is limited too, because it is a pod.
-            let _lifted = self.image_devices.lift(entry.record.id.hash());
+            let lifted = self.image_devices.lift(entry.record.id.hash());
             if !self.trim_piece(entry, image, start)? {
                 break;
+            }
+            drop(lifted);
+            if !entry.record.io_limits.is_none() {
+                thread::sleep(begin.elapsed() * (LIFTED - 1));
             }
             start += PIECE;
         }

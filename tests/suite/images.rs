@@ -5,6 +5,7 @@ mod capacity;
 mod devices;
 mod ioctls;
 mod kills;
+mod pinned;
 mod restarts;
 mod roots;
 mod strangers;

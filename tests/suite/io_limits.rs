@@ -6,6 +6,7 @@ mod devices;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use linux::io::{IoLimits, PodsCgroup};
 use objects::Bytes;
@@ -18,6 +19,9 @@ use support::{Fakes, Node, Running, create, directory_of, publish};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 16 * MIB;
+
+/// The time that the trim of a piece takes.
+const TRIM: Duration = Duration::from_millis(50);
 
 /// The limits of most volumes here.
 const LIMITS: IoLimits = IoLimits {
@@ -53,6 +57,9 @@ impl Rig {
         let (steps, seen) = (Arc::<Mutex<Vec<_>>>::default(), cgroups.clone());
         let watched = Arc::clone(&steps);
         let mounter = FakeMounter::watched(move |step| {
+            if step == "trim" {
+                std::thread::sleep(TRIM);
+            }
             let pods = PodsCgroup::find(&seen.place());
             let limited = pods.map_or(0, |pods| pods.limits().unwrap().len());
             watched.lock().unwrap().push((step.to_owned(), limited));
@@ -232,6 +239,39 @@ fn a_trim_waits_for_no_limit() {
         };
         assert_eq!((rig.take_steps(), rig.limits()), (steps, limits));
     }
+}
+
+/// The limits hold for most of a trim, because a pod can make one take long.
+///
+/// Proves: I6, IO1.
+#[test]
+fn a_long_trim_lifts_limits_for_a_small_part_of_its_time() {
+    let rig = Rig::new();
+    let mut request = device("pvc", LIMITS);
+    request.class.allocation = Some(Allocation::Thin);
+    request.capabilities[0].block = false;
+    let volume = rig.driver().create(&request).unwrap();
+    let target = rig.node.target("pod");
+    let request = publish(&volume.id.to_string(), &target);
+    rig.driver().publish(&request).unwrap();
+    std::thread::scope(|scope| {
+        let trim = scope.spawn(|| {
+            for pool in rig.driver().pools().iter() {
+                rig.driver().trim_images(pool);
+            }
+        });
+        let begin = Instant::now();
+        let mut limited = 0;
+        let mut seen = 0;
+        while !trim.is_finished() {
+            limited += u32::from(!rig.limits().is_empty());
+            seen += 1;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(begin.elapsed() >= TRIM * 10, "{:?}", begin.elapsed());
+        assert!(limited > seen / 2, "{limited} of {seen}");
+    });
+    assert_eq!(rig.limits(), [LIMITS]);
 }
 
 /// Changes a tree so that it limits no I/O.

@@ -1,9 +1,11 @@
 //! Thin images that give space back, and thick ones that do not.
 
+use std::process::Command;
+
 use rustix::fs::{statvfs, syncfs};
 
 use super::*;
-use support::loops::Frozen;
+use support::loops::{Frozen, mount_loop, run};
 
 /// The bytes of the files that a pod deletes.
 const DELETED: usize = 64 << 20;
@@ -172,4 +174,97 @@ fn a_trim_of_a_frozen_disk_delays_nobody() {
     });
     rig.has_no_loop("thin");
     rig.delete(&thin.volume);
+}
+
+/// A trim leaves a filesystem alone that somebody has mounted over a target, or to which a link in its place leads.
+///
+/// Proves: I6.
+#[test]
+fn a_foreign_filesystem_at_a_target_is_not_trimmed() {
+    require!(loop_devices);
+    let rig = ImageRig::sized(Disk::new("xfs"), 1 << 30);
+    let thin = Published::new(&rig, "ext4", "thin", Allocation::Thin);
+    thin.delete();
+    let (image, foreign) = (rig.node.path("foreign.img"), rig.node.path("foreign"));
+    File::create(&image).unwrap().set_len(256 << 20).unwrap();
+    run(Command::new("mkfs.ext4")
+        .args(["-q", "-E", "nodiscard"])
+        .arg(&image));
+    fs::create_dir(&foreign).unwrap();
+    mount_loop(&image, &foreign, &[]);
+    fs::write(foreign.join("deleted"), vec![8; DELETED]).unwrap();
+    sync(&foreign);
+    fs::remove_file(foreign.join("deleted")).unwrap();
+    sync(&foreign);
+    let allocated = || {
+        File::open(&image).unwrap().sync_all().unwrap();
+        fs::metadata(&image).unwrap().blocks()
+    };
+    let of_thin = thin.allocated(&rig);
+    let of_foreign = allocated();
+
+    run(Command::new("mount")
+        .arg("--bind")
+        .args([&foreign, &thin.target]));
+    trim(&rig);
+    assert_eq!((allocated(), thin.allocated(&rig)), (of_foreign, of_thin));
+    run(Command::new("umount").arg(&thin.target));
+    let aside = rig.node.path("aside");
+    fs::create_dir(&aside).unwrap();
+    run(Command::new("mount")
+        .arg("--bind")
+        .args([&thin.target, &aside]));
+    run(Command::new("umount").arg(&thin.target));
+    fs::remove_dir(&thin.target).unwrap();
+    for place in [&foreign, &aside] {
+        std::os::unix::fs::symlink(place, &thin.target).unwrap();
+        trim(&rig);
+        assert_eq!((allocated(), thin.allocated(&rig)), (of_foreign, of_thin));
+        fs::remove_file(&thin.target).unwrap();
+    }
+    for place in [&foreign, &aside] {
+        run(Command::new("umount").arg(place));
+    }
+}
+
+/// A thick restore of a thin image keeps its blocks, and a thin restore takes none from its thick source.
+///
+/// Proves: I1, I6.
+#[test]
+fn a_trim_takes_no_blocks_from_thick_copies() {
+    require!(loop_devices);
+    for disk in [Disk::new("xfs"), Disk::new("btrfs").with_simple_quota()] {
+        for (of_source, of_copy) in [
+            (Allocation::Thin, Allocation::Thick),
+            (Allocation::Thick, Allocation::Thin),
+        ] {
+            let name = disk.name;
+            let rig = ImageRig::sized(disk, 2 << 30);
+            let source = Published::new(&rig, "ext4", "source", of_source);
+            let mut request = image("copy", 320 * MIB);
+            request.capabilities[0].fs_type = Some("ext4".to_owned());
+            request.class.allocation = Some(of_copy);
+            request.source = Some(SourceId::Volume(source.volume.id.to_string()));
+            let volume = rig.driver().create(&request).unwrap();
+            let copy = Published {
+                target: rig.publish(&volume, "copy"),
+                volume,
+                name: "copy",
+            };
+            let thick = if of_source == Allocation::Thick {
+                &source
+            } else {
+                &copy
+            };
+            for image in [&source, &copy] {
+                image.delete();
+            }
+            trim(&rig);
+            assert!(thick.allocated(&rig) >= 320 * MIB, "{name}");
+            for image in [&source, &copy] {
+                let kept = fs::read(image.target.join("kept")).unwrap();
+                assert_eq!(kept, vec![7; 1 << 20], "{name}");
+            }
+        }
+    }
 }
