@@ -83,9 +83,9 @@ fn a_trim_that_outlives_its_publication_loses_nothing() {
         let volume = rig.driver().create(&request).unwrap();
         let id = volume.id.to_string();
         let target = rig.publish(&volume, "pod");
-        let image = File::open(rig.file("thin")).unwrap();
+        let file = File::open(rig.file("thin")).unwrap();
         // It must not stay open.
-        let device = loops::of(&image).unwrap()[0].path.clone();
+        let device = loops::of(&file).unwrap()[0].path.clone();
         std::thread::scope(|scope| {
             let trim = scope.spawn(|| {
                 for pool in rig.driver().pools().iter() {
