@@ -1,7 +1,7 @@
 //! The tests' own loop-mounted filesystems. They end with the mount namespace of the test process,
 //! so an aborted test leaves no mount behind.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -186,6 +186,14 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0));
     }
+}
+
+/// The number of requests that a block device has begun and not ended.
+pub fn in_flight(device: &Path) -> u64 {
+    let name = device.file_name().unwrap().to_str().unwrap();
+    let counts = fs::read_to_string(format!("/sys/block/{name}/inflight")).unwrap();
+    let counts = counts.split_whitespace();
+    counts.map(|count| count.parse::<u64>().unwrap()).sum()
 }
 
 /// Runs a command of the machine, which must succeed.
