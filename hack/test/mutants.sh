@@ -177,7 +177,7 @@ mutant "open: remembered only when the pool is served" \
     $pool/op/life.rs 's/(self\.serve\(disk, index, &marker\);\n)/let id = disk.id;\n$1let is_member = self.options.name.member().is_some();\nself.context.known_pools.remember(&self.options.path, id, is_member)?;\n/'
 mutant "seal: a copy is shown before its content is durable" \
     $pool/op/copies.rs 's/        disk\.sync\(\)\.map_err\(fault\)\?;\n//' \
-    $pool/disk/open.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
+    $pool/disk/staging.rs 's/(fn sync_parent.*?\{\n)/$1        self.sync()?;\n/s'
 mutant "create: mode and owner after the record" \
     $pool/op/draft.rs 's/        os\.chown.*?set a volume.s mode"\)\?;\n/        let _ = (parameters, data);\n/s' \
     $pool/op/create.rs 's/        let entry = draft\.commit\(record, reservation\)\?;\n/        let parameters = record.parameters;\n        let entry = draft.commit(record, reservation)?;\n        let data = [entry.directory.as_str(), crate::disk::layout::DATA].join("\/");\n        let data = linux::os::open_dir(&disk.homes.volumes, data).map_err(|errno| linux::fault::Fault::new("", errno)).map_err(|fault| self.classify(fault))?;\n        let _ = self.context.os.chown(&data, parameters.uid, parameters.gid);\n        let _ = self.context.os.chmod(&data, parameters.mode.bits());\n/'
