@@ -15,7 +15,7 @@ use super::output::print;
 use crate::check::{Held, PoolContents};
 use crate::config::parse_node;
 use crate::error::{Error, Result};
-use pool::{Record, SnapshotRecord, VolumeRecord};
+use pool::{Image, Record, SnapshotRecord, VolumeRecord};
 
 use known::Known;
 
@@ -366,9 +366,7 @@ fn snapshot(
     let (Some(content), Some(namespace), Some(name)) = names else {
         return Err("its record does not name its VolumeSnapshot and its content".to_owned());
     };
-    let is_device = record
-        .image
-        .is_some_and(|image| image.content.format().is_none());
+    let is_device = record.image.is_some_and(Image::is_device);
     Ok(SnapshotOf {
         content: content.clone(),
         namespace: namespace.clone(),

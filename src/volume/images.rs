@@ -8,12 +8,12 @@ use objects::Bytes;
 
 use crate::error::{Error, OutOfRange, Result, Unsuitable};
 use crate::volume::capability::Capability;
-use pool::{Image, ImageContent, Origin, Pool};
+use pool::{Image, Origin, Pool};
 
 /// Refuses access as a device to a filesystem, and the reverse: what a pod wrote into a device is never
 /// mounted.
 pub(super) fn check_access(image: Option<Image>, capability: &Capability) -> Result<()> {
-    let is_device = image.is_some_and(|image| image.content == ImageContent::Block);
+    let is_device = image.is_some_and(Image::is_device);
     match (is_device, capability.block) {
         (true, false) => Err(Error::invalid(
             "volume_capability",

@@ -372,8 +372,8 @@ fn check_publishable(
 fn shown(entry: &Entry) -> Shown {
     match entry.record.image {
         None => Shown::Directory,
-        Some(image) if image.content.format().is_some() => Shown::Filesystem,
-        Some(_) => Shown::Device,
+        Some(image) if image.is_device() => Shown::Device,
+        Some(_) => Shown::Filesystem,
     }
 }
 

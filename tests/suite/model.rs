@@ -455,7 +455,7 @@ fn check_data(data: &Path, volume: &Volume) {
         let file = data.join("disk.img").symlink_metadata().unwrap();
         assert_eq!(file.len(), volume.size.0);
         // mke2fs writes zeros to a filesystem in memory by holes.
-        let is_thick = image.allocation == Allocation::Thick && image.content.format().is_none();
+        let is_thick = image.allocation == Allocation::Thick && image.is_device();
         assert!(!is_thick || file.blocks() * 512 >= volume.size.0);
         return;
     }

@@ -289,8 +289,7 @@ impl PoolState {
     pub fn thin_filesystems(&self) -> Vec<Arc<Entry>> {
         let is_thin = |entry: &&Arc<Entry>| {
             let image = entry.record.image;
-            let image = image.filter(|image| image.content.format().is_some());
-            image.is_some_and(|image| image.allocation == Allocation::Thin)
+            image.is_some_and(|it| it.allocation == Allocation::Thin && !it.is_device())
         };
         let state = self.lock();
         state.index.volumes().filter(is_thin).cloned().collect()

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
 use linux::mount::KernelMounter;
+use pool::Image;
 use rootcellar::volume::{Allocation, Kind};
 
 use super::*;
@@ -86,9 +87,7 @@ impl Drop for Disks {
 }
 
 fn is_device(volume: &Volume) -> bool {
-    volume
-        .image
-        .is_some_and(|image| image.content.format().is_none())
+    volume.image.is_some_and(Image::is_device)
 }
 
 /// The size of the sectors of the device that a target shows.

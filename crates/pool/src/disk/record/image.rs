@@ -27,6 +27,11 @@ pub enum ImageContent {
 }
 
 impl Image {
+    /// Whether it is a block device, and has no filesystem that the driver made.
+    pub fn is_device(self) -> bool {
+        self.content == ImageContent::Block
+    }
+
     /// Whether a volume with this image suits a request for another.
     pub fn suits(self, asked: Self) -> bool {
         self.content == asked.content && self.allocation == asked.allocation

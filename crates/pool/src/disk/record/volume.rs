@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::layout;
 
 use super::common::{FORMAT, Record, RetainedCharge, Source, Unknown, format_of};
-use super::image::{Image, ImageContent};
+use super::image::Image;
 use super::kubernetes::{ImportOrigin, KubernetesFields};
 use super::moved::Move;
 
@@ -117,8 +117,7 @@ impl VolumeRecord {
     }
 
     pub fn is_device(&self) -> bool {
-        let content = self.image.map(|image| image.content);
-        content == Some(ImageContent::Block)
+        self.image.is_some_and(Image::is_device)
     }
 
     /// Whether its class asked for no enforcement. Older drivers did not record that, but gave such

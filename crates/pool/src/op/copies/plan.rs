@@ -10,7 +10,7 @@ use objects::{Bytes, Invalid};
 
 use crate::disk::error::{Busy, Error, Result};
 use crate::disk::open::Disk;
-use crate::disk::record::{Image, ImageContent, Method, Source};
+use crate::disk::record::{Image, Method, Source};
 use crate::disk::refusal::{Refusal, Stopped};
 use crate::op::caller::Caller;
 use crate::op::copies::origin::{CopyPolicy, Origin};
@@ -162,8 +162,7 @@ impl<'a> CopyPlan<'a> {
     /// Refuses a block volume whose device would have other sectors on the disk of the copy: a partition table is found by the
     /// number of its sector.
     pub fn check_sectors(&self) -> Result<()> {
-        let is_device = |image: Image| image.content == ImageContent::Block;
-        if self.is_here() || !self.origin.image().is_some_and(is_device) {
+        if self.is_here() || !self.origin.image().is_some_and(Image::is_device) {
             return Ok(());
         }
         let [has, other] =
