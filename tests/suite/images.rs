@@ -152,6 +152,14 @@ pub fn image(volume: &str, size: u64) -> CreateRequest {
     request
 }
 
+/// An image with this filesystem.
+fn formatted(volume: &str, size: u64, format: &str, allocation: Allocation) -> CreateRequest {
+    let mut request = image(volume, size);
+    request.capabilities[0].fs_type = Some(format.to_owned());
+    request.class.allocation = Some(allocation);
+    request
+}
+
 pub fn device(volume: &str, size: u64) -> CreateRequest {
     let mut request = create(volume, size);
     request.capabilities[0].block = true;

@@ -51,6 +51,17 @@ struct Rig {
 }
 
 impl Rig {
+    /// A thin image with a filesystem and the limits, and the request that publishes it.
+    fn thin(&self) -> (Volume, PublishRequest) {
+        let mut request = device("pvc", LIMITS);
+        request.class.allocation = Some(Allocation::Thin);
+        request.capabilities[0].block = false;
+        let volume = self.driver().create(&request).unwrap();
+        let target = self.node.target("pod");
+        let request = publish(&volume.id.to_string(), &target);
+        (volume, request)
+    }
+
     fn new() -> Self {
         let node = Node::new();
         let cgroups = Cgroups::new(&node);
@@ -215,12 +226,7 @@ fn a_growth_waits_for_no_limit() {
 #[test]
 fn a_trim_waits_for_no_limit() {
     let rig = Rig::new();
-    let mut request = device("pvc", LIMITS);
-    request.class.allocation = Some(Allocation::Thin);
-    request.capabilities[0].block = false;
-    let volume = rig.driver().create(&request).unwrap();
-    let target = rig.node.target("pod");
-    let request = publish(&volume.id.to_string(), &target);
+    let (volume, request) = rig.thin();
     for is_published in [true, false] {
         if is_published {
             rig.driver().publish(&request).unwrap();
@@ -247,12 +253,7 @@ fn a_trim_waits_for_no_limit() {
 #[test]
 fn a_long_trim_lifts_limits_for_a_small_part_of_its_time() {
     let rig = Rig::new();
-    let mut request = device("pvc", LIMITS);
-    request.class.allocation = Some(Allocation::Thin);
-    request.capabilities[0].block = false;
-    let volume = rig.driver().create(&request).unwrap();
-    let target = rig.node.target("pod");
-    let request = publish(&volume.id.to_string(), &target);
+    let (_, request) = rig.thin();
     rig.driver().publish(&request).unwrap();
     std::thread::scope(|scope| {
         let trim = scope.spawn(|| {

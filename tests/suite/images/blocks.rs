@@ -79,9 +79,7 @@ impl ImageRig {
     }
 
     fn xfs(&self, volume: &str, allocation: Allocation) -> Volume {
-        let mut request = image(volume, 300 * MIB);
-        request.capabilities[0].fs_type = Some("xfs".to_owned());
-        request.class.allocation = Some(allocation);
+        let request = formatted(volume, 300 * MIB, "xfs", allocation);
         self.driver().create(&request).unwrap()
     }
 

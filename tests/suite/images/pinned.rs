@@ -92,9 +92,7 @@ fn a_trim_that_outlives_its_publication_loses_nothing() {
     for (disk, format) in disks().into_iter().zip(["ext4", "xfs"].into_iter().cycle()) {
         let (rig, has_begun, end) = rig(disk);
         let name = disk.name;
-        let mut request = image("thin", 320 * MIB);
-        request.capabilities[0].fs_type = Some(format.to_owned());
-        request.class.allocation = Some(Allocation::Thin);
+        let request = formatted("thin", 320 * MIB, format, Allocation::Thin);
         let volume = rig.driver().create(&request).unwrap();
         let id = volume.id.to_string();
         let target = rig.publish(&volume, "pod");

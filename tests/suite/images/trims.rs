@@ -22,9 +22,7 @@ struct Published {
 
 impl Published {
     fn new(rig: &ImageRig, format: &str, name: &'static str, allocation: Allocation) -> Self {
-        let mut request = image(name, 320 * MIB);
-        request.capabilities[0].fs_type = Some(format.to_owned());
-        request.class.allocation = Some(allocation);
+        let request = formatted(name, 320 * MIB, format, allocation);
         let volume = rig.driver().create(&request).unwrap();
         let target = rig.publish(&volume, name);
         fs::write(target.join("kept"), vec![7; 1 << 20]).unwrap();
@@ -139,9 +137,7 @@ fn a_snapshot_keeps_what_a_trim_takes_from_its_source() {
                 "{}",
                 disk.name
             );
-            let mut restored = image("restored", 320 * MIB);
-            restored.capabilities[0].fs_type = Some("ext4".to_owned());
-            restored.class.allocation = Some(Allocation::Thin);
+            let mut restored = formatted("restored", 320 * MIB, "ext4", Allocation::Thin);
             restored.source = Some(SourceId::Snapshot(taken.id.to_string()));
             let restored = rig.driver().create(&restored).unwrap();
             let target = rig.publish(&restored, "restored");
@@ -245,9 +241,7 @@ fn a_trim_takes_no_blocks_from_thick_copies() {
             let name = disk.name;
             let rig = ImageRig::sized(disk, 2 << 30);
             let source = Published::new(&rig, "ext4", "source", of_source);
-            let mut request = image("copy", 320 * MIB);
-            request.capabilities[0].fs_type = Some("ext4".to_owned());
-            request.class.allocation = Some(of_copy);
+            let mut request = formatted("copy", 320 * MIB, "ext4", of_copy);
             request.source = Some(SourceId::Volume(source.volume.id.to_string()));
             let volume = rig.driver().create(&request).unwrap();
             let copy = Published {
