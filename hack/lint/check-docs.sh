@@ -57,7 +57,8 @@ for page in docs/*.md; do
 done
 
 # The flags of all programs, by the fields and the arguments that their parsers name, and by the help of the plugin.
-flags=$({ deploy/kubectl-rootcellar --help | grep -oE -- '--[a-z]+(-[a-z]+)*' && find src crates -name '*.rs' -exec awk '
+help=$(deploy/kubectl-rootcellar --help)
+flags=$({ echo "$help" | grep -oE -- '--[a-z]+(-[a-z]+)*' && find src crates -name '*.rs' -exec awk '
     /long = "/ { match($0, /long = "[a-z-]+/); print "--" substr($0, RSTART + 8, RLENGTH - 8) }
     /#\[arg\(/ { argument = 1 }
     argument && /^ *(pub(\([a-z]+\))? )?[a-z_]+: / {
@@ -74,7 +75,6 @@ for flag in $named; do
     echo "$flags" | grep -qxF -- "$flag" || complain "no program has the flag $flag, which a document names"
 done
 
-help=$(deploy/kubectl-rootcellar --help)
 commands=$(cat README.md SUPPORT.md docs/*.md | grep -oE 'kubectl rootcellar [a-z][a-z-]*' | cut -d ' ' -f 3 | sort -u)
 for command in $commands; do
     echo "$help" | grep -qF "kubectl rootcellar $command " || complain "the plugin has no command $command, which a document names"

@@ -39,8 +39,7 @@ case "$*" in
     awk -v a="$namespace" -v b="$3" '$1 == a && $2 == b { print $3 " " $4; found = 1 } END { exit !found }' claims ||
         { echo "Error from server (NotFound)" >&2 && exit 1; }
     ;;
-"get pv --output jsonpath={range .items[*]}{.spec.csi.driver}"*) awk -v OFS='\t' '{ print $2, $3, $1, ($4 == "-" ? "/" : $4 "/" $5), $6, $7 }' pvs ;;
-"get pv --output jsonpath={range .items[*]}{.metadata.name}{\"\\t\"}"*) awk -v OFS='\t' '{ print $1, $3, $4 "/" $5, $6, $8, "" }' pvs ;;
+"get pv --output jsonpath={range .items[*]}{.metadata.name}{\"\\t\"}"*) awk -v OFS='\t' '{ print $1, $3, ($4 == "-" ? "/" : $4 "/" $5), $6, $8, "", $2, $7 }' pvs ;;
 "get pv pvc-"*) awk -v name="$3" '$1 == name { print $2 " " $3 " " $7; found = 1 } END { exit !found }' pvs ;;
 "get namespace "*) grep -x "$3" namespaces ;;
 "exec "*)
