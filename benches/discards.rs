@@ -111,9 +111,8 @@ fn measure(filesystem: &'static str, format: &str) {
             record(&on, &format!("{name}: {figure}"), value, None);
         };
         measured.fsyncs.sort();
-        for (figure, share) in [("p50", 50), ("p99", 99), ("p99.9", 999)] {
-            let scale = if share > 100 { 1000 } else { 100 };
-            let at = (measured.fsyncs.len() * share / scale).min(measured.fsyncs.len() - 1);
+        for (figure, per_mille) in [("p50", 500), ("p99", 990), ("p99.9", 999)] {
+            let at = measured.fsyncs.len() * per_mille / 1000;
             note(
                 &format!("4 KiB and fsync, {figure}, ms"),
                 millis(measured.fsyncs[at]),
