@@ -160,11 +160,11 @@ func (l *limited) ambiguous() {
 	l.Must(err)
 	l.Claim("later", l.class, "64Mi", sentTo(node1))
 	l.event("PersistentVolumeClaim", "later", "code = ResourceExhausted", "may both be the cgroup of pods")
-	l.has("beside another cgroup of pods")
+	l.has("next to another cgroup of pods")
 	_, err = l.on(node1, "rmdir", other)
 	l.Must(err)
 	l.start("later", "later")
-	l.holds("beside another volume", "image")
+	l.holds("next to another volume", "image")
 	l.deleteWithClaims("later")
 }
 
@@ -235,8 +235,8 @@ func noisyNeighbour(s *scenario) {
 	before, begin = l.wrote(device)
 	unlimited := l.latencies("quiet")
 	after, end = l.wrote(device)
-	s.Note = fmt.Sprintf("; p50 and p95 of an fsync of 4 KiB: %s alone, %s beside a pod that writes %.1f MiB per second with the limit, "+
-		"%s beside %.1f MiB per second without", alone, slowed, rate, unlimited, (after-before)/(end-begin))
+	s.Note = fmt.Sprintf("; p50 and p95 of an fsync of 4 KiB: %s alone, %s next to a pod that writes %.1f MiB per second with the limit, "+
+		"%s next to %.1f MiB per second without", alone, slowed, rate, unlimited, (after-before)/(end-begin))
 	s.deleteWithClaims("image", "quiet")
 }
 

@@ -31,7 +31,7 @@ var onMachine = []entry{
 	{"a disk of a set is unplugged while pods write, and serves when it is plugged in, as docs/disks.md has it", diskUnplugged},
 	{"a volume's limit of I/O holds over all its pods, through daemon-reload and restarts, and no pod gets around it", limitHolds},
 	{"a limit of I/O is changed also on a frozen volume, delays no copy, growth or unmount, and is lifted for a rollback", limitChanges},
-	{"a pod that writes all the time with a limit of I/O, beside the fsyncs of another pod on its disk", noisyNeighbour},
+	{"a pod that writes all the time with a limit of I/O, next to the fsyncs of another pod on its disk", noisyNeighbour},
 	{"limits of I/O hold with the kubelet's driver cgroupfs too, and are there after each power cut", limitsWithCgroupfs},
 	{"a version before limits of I/O serves a volume with limits, which are back with the newer one", limitsRolledBack},
 	{"a machine loses its power five times: all comes back by itself, with every acknowledged write", powerCuts},
