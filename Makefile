@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e picture e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet e2e-scale guest test-kernels test-power clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet e2e-scale guest test-kernels test-power evidence clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -126,7 +126,7 @@ e2e-monitoring: ## fire and clear each alert on such a cluster, with Prometheus 
 	@hack/build/setup.sh e2e
 	@e2e/run.sh monitoring
 
-e2e-machine: ## join an emulated machine with systemd to such a cluster, pull its disk and cut its power; REGISTRAR=PROGRAM takes the stock registrar
+e2e-machine: ## join an emulated machine with systemd to such a cluster, pull its disk, cut its power and limit its I/O, or PART=disks or limits of it; REGISTRAR=PROGRAM takes the stock registrar
 	@e2e/cluster/check.sh
 	@hack/build/setup.sh e2e
 	@hack/build/setup.sh guest
@@ -149,6 +149,9 @@ test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times
 	@hack/build/setup.sh guest
 	@hack/test/guest/power-cuts.sh $(CUTS)
 	@hack/test/uml-replay.sh
+
+evidence: ## run all that CI leaves out and that has not passed on this state, in parts of at most two hours, or PARTS="upgrade soak"; writes docs/compatibility.md
+	@hack/test/evidence.sh $(PARTS)
 
 clean: ## remove everything that was built, with the key that a release without COSIGN_KEY generated
 	cargo clean

@@ -22,6 +22,7 @@
 #        REGISTRAR         see cluster/parts.sh
 #        PREVIOUS_COMMIT   of upgrade: the previous version; default: the commit in cluster/previous. Of machine: a version with
 #                          images and without limits of I/O, for the rollback of a volume with limits; default: none
+#        PART              of machine: disks, or limits for the limits of I/O, each less than two hours; default: both
 #        SUITES, SPEC      of conformance: a part of it, see suites/conformance/run.sh
 #        SUMMARY           a file for the last line
 #        STEPS             a file to append the minutes of each step to
@@ -196,6 +197,13 @@ startup)
     ;;
 machine)
     export NODES='' MACHINES=1 SLOWER=4
+    case ${PART:-} in
+    '') ;;
+    # The second of the titles gives the machine the disks, and those of the limits have the word.
+    limits) set -- -test.run 'TestMachine/(the_blocks|limit)' "$@" ;;
+    disks) set -- -test.skip TestMachine/limit "$@" ;;
+    *) echo "e2e: PART is disks or limits, not $PART" >&2 && exit 64 ;;
+    esac
     step guest contained hack/test/guest/build.sh 6.12
     step machine cluster e2e/suites/machine/run.sh scenarios -test.timeout 250m -test.run TestMachine "$@"
     ;;

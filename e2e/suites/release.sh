@@ -8,6 +8,8 @@
 set -eu
 cd "$(dirname "$0")/../.."
 export CARGO_NET_OFFLINE=true GOPROXY=off
+# Its own row is one of those that a release needs.
+export UNPROVED=1
 for name in provisioner registrar resizer snapshotter snapshot-controller; do
     for image in $(tar -xOf "$PARTS/images/$name.tar" manifest.json | jq -r '.[0].RepoTags[]'); do
         crane push "$PARTS/images/$name.tar" "registry.example/${image#*/}" >>"$RUN/log/release" 2>&1
