@@ -52,7 +52,11 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 export CARGO_TARGET_DIR="$target" PARTS="$target/e2e${K8S:+-$K8S}" E2E="$PWD/e2e"
 export RUN="$PARTS/$what"
 e2e/cluster/check.sh
-[ "$what" != machine ] || [ -c /dev/net/tun ] || { echo "e2e: needs /dev/net/tun, for the network card of the machine" >&2 && exit 1; }
+if [ "$what" = machine ]; then
+    [ -c /dev/net/tun ] || { echo "e2e: needs /dev/net/tun, for the network card of the machine" >&2 && exit 1; }
+    # The machine has a /tmp of its own.
+    case $PWD/,$target/ in /tmp/* | *,/tmp/*) echo "e2e: needs the checkout and the build directory outside /tmp" >&2 && exit 1 ;; esac
+fi
 COMMIT=$(hack/test/record.sh commit)
 export COMMIT
 commit=${PREVIOUS_COMMIT:-$(grep -v '^#' e2e/cluster/previous)}
