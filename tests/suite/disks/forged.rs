@@ -27,8 +27,14 @@ fn mount(device: &PodDevice, filesystem: &str, through: Through, at: &Path) {
     }
     mount.arg(device.path()).arg(at);
     // XFS mounts no second filesystem with its UUID, and the server may still inspect the first one.
+    let mut said = Vec::new();
     eventually("the forged disk is mounted", || {
-        mount.output().unwrap().status.success()
+        let output = mount.output().unwrap();
+        if output.stderr != said {
+            said = output.stderr;
+            eprintln!("{through:?}: {}", String::from_utf8_lossy(&said));
+        }
+        output.status.success()
     });
 }
 
