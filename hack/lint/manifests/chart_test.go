@@ -350,6 +350,19 @@ func TestKubernetesOfTheController(t *testing.T) {
 	}
 }
 
+// By default the CSIDriver lacks the field, which a Kubernetes older than it would refuse or ignore.
+func TestPreventPodSchedulingIfMissing(t *testing.T) {
+	prevented := values(t, "preventPodSchedulingIfMissing: true")
+	same(t, one[*storagev1.CSIDriver](t, objects(t)).Spec.PreventPodSchedulingIfMissing, nil)
+	same(t, *one[*storagev1.CSIDriver](t, objects(t, prevented)).Spec.PreventPodSchedulingIfMissing, true)
+	for version, good := range map[string]bool{"1.35.4": false, "1.36.0": true, "1.36.3-eks-1": true} {
+		text, err := helm(t, "--kube-version="+version, prevented)
+		if (err == nil) != good || !good && !strings.Contains(string(text), "the CSIDriver has this field since 1.36") {
+			t.Errorf("Kubernetes %s: %s", version, text)
+		}
+	}
+}
+
 // The spelling of a path does not change the result.
 func TestPathsHaveOneSpelling(t *testing.T) {
 	spellings := []string{
