@@ -92,6 +92,12 @@ for part in provisioner registrar resizer snapshots; do
     sidecar "$(yq ".$part.image | (.repository | sub(\".*/\", \"\")) + \":\" + .tag" "$values")" ".$part.image" "$values"
 done
 
+# Artifact Hub shows and scans them. By itself it finds only those that the chart's own values install.
+listed=$(while read -r name digest; do
+    part=${name##*/}
+    echo "- {name: ${part%:*}, image: '$name@$digest'}"
+done <"$dist/images.txt") yq --inplace '.annotations["artifacthub.io/images"] = strenv(listed)' "$parts/rootcellar/Chart.yaml"
+
 echo "release: chart and manifests"
 CHART="$parts/rootcellar" hack/build/manifests.sh render "$parts/manifests/install"
 hack/release/snapshot-controller.sh "$controller"

@@ -21,6 +21,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
 )
 
 const (
@@ -910,6 +911,20 @@ func TestIcon(t *testing.T) {
 	same(t, xml.Unmarshal(icon, new(struct{})), nil)
 	want := "\nicon: data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString(bytes.TrimSpace(icon)) + "\n"
 	same(t, strings.Contains(string(about), want), true)
+}
+
+// Artifact Hub calls it a pre-release for as long as its status says so. The images are those of a release: release.sh.
+func TestArtifactHub(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(chart, "Chart.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var about struct{ Annotations map[string]string }
+	if err := yaml.Unmarshal(text, &about); err != nil {
+		t.Fatal(err)
+	}
+	same(t, about.Annotations["artifacthub.io/prerelease"] == "true", strings.Contains(about.Annotations["csi.rootcellar.dev/status"], " is a pre-release"))
+	same(t, about.Annotations["artifacthub.io/images"], "")
 }
 
 // The names do not depend on the release's, so that a cluster cannot hold two by mistake; the namespace does.
