@@ -1,8 +1,9 @@
 #!/bin/sh
 # Compares the documents with the tree: every promise in docs/semantics.md has a test, and no
 # relative link in the Markdown of the root, docs/, e2e/ or the chart is dead. The status of the project is the same line
-# everywhere, and names the versions that were run. In docs/, links to headings lead somewhere, the programs have the
-# flags and the chart has the values that a page names, and figures are those of benches/results.
+# everywhere, and names the versions that were run. The programs and the commands that name a version have that of the chart.
+# In docs/, links to headings lead somewhere, the programs have the flags and the chart has the values that a page names,
+# and figures are those of benches/results.
 #
 # Needs: nothing but a POSIX shell with awk, find, grep, sed and sort.
 set -eu
@@ -34,6 +35,13 @@ case $status in
 "$version is "*"$versions"*) ;;
 *) complain "the status line in README.md is not of $version, $versions: $status" ;;
 esac
+# The programs, the images and the commands have it too.
+grep -qxF "version = \"$version\"" Cargo.toml || complain "the version in Cargo.toml is not $version, which the chart has"
+grep -qxF "appVersion: \"$version\"" deploy/chart/Chart.yaml || complain "the appVersion of the chart is not its version, $version"
+others=$(grep -rnoE '(rootcellar(-fleet|-migrate)?[:-]|rootcellar --version |newTag: )[0-9]+\.[0-9]+\.[0-9]+(-[a-z]+\.[0-9]+)?' \
+    README.md Dockerfile docs deploy/examples crates/migrate/src | grep -v "[: -]$version\$") || :
+[ -z "$others" ] || complain "these are not of the version $version:
+$others"
 # Prints "PAGE#ANCHOR" for each heading of these pages.
 anchors() { # PAGE...
     awk 'FNR == 1 { fence = 0 }

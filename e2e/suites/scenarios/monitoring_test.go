@@ -264,7 +264,7 @@ func withoutOperator(s *scenario) {
 		s.Fatal("docs/monitor.md does not make a file of the rules")
 	}
 	block, _, _ = strings.Cut("helm get values "+block, "\n\n")
-	const published, check = "oci://registry.example/charts/rootcellar --version 0.1.0", "promtool check rules rootcellar.rules.yaml"
+	published, check := "oci://registry.example/charts/rootcellar --version "+chartVersion, "promtool check rules rootcellar.rules.yaml"
 	if !holdsAll(block, []string{published, check}) {
 		s.Fatalf("no %q or no %q in %s", published, check, block)
 	}

@@ -76,7 +76,7 @@ func quickStart(s *scenario) {
 	}
 	copied := filepath.Join(harness.Run, "copied")
 	for _, n := range nodes() {
-		s.copied(n, filepath.Join(target, "image/rootcellar-0.1.0-"+runtime.GOARCH+".tar"), filepath.Join(copied, "rootcellar.tar"))
+		s.copied(n, filepath.Join(target, "image/rootcellar-"+chartVersion+"-"+runtime.GOARCH+".tar"), filepath.Join(copied, "rootcellar.tar"))
 	}
 	var said strings.Builder
 	for _, block := range shellBlock.FindAllStringSubmatch(s.section("README.md", "Quick start"), -1) {
@@ -119,17 +119,28 @@ func (s *scenario) uninstalled(pools ...string) {
 	}
 }
 
+// chartVersion is that of the chart, and of all that is built with it.
+var chartVersion = func() string {
+	text, err := os.ReadFile(filepath.Join(harness.Root, "deploy/chart/Chart.yaml"))
+	if err != nil {
+		panic(err)
+	}
+	_, found, _ := strings.Cut(string(text), "\nversion: ")
+	found, _, _ = strings.Cut(found, "\n")
+	return found
+}()
+
 // driverImage is the driver's image under the name in the chart.
-const driverImage = "registry.example/rootcellar:0.1.0"
+var driverImage = "registry.example/rootcellar:" + chartVersion
 
 // publish pushes the image and the chart to the cluster's registry, which stands for the published ones.
 func (s *scenario) publish() {
 	s.Helper()
 	packages := filepath.Join(harness.Run, "chart")
 	for _, arguments := range [][]string{
-		{"crane", "push", filepath.Join(target, "image/rootcellar-0.1.0-"+runtime.GOARCH+".tar"), driverImage},
+		{"crane", "push", filepath.Join(target, "image/rootcellar-"+chartVersion+"-"+runtime.GOARCH+".tar"), driverImage},
 		{"helm", "package", filepath.Join(harness.Root, "deploy/chart"), "--destination", packages},
-		{"helm", "push", filepath.Join(packages, "rootcellar-0.1.0.tgz"), "oci://registry.example/charts"},
+		{"helm", "push", filepath.Join(packages, "rootcellar-"+chartVersion+".tgz"), "oci://registry.example/charts"},
 	} {
 		_, err := s.shell(arguments[0], arguments[1:]...)
 		s.Must(err)

@@ -16,7 +16,7 @@ import (
 var dist = os.Getenv("DIST")
 
 // fleetImage is the controller's image under the name in the chart.
-const fleetImage = "registry.example/rootcellar-fleet:0.1.0"
+var fleetImage = "registry.example/rootcellar-fleet:" + chartVersion
 
 // TestRelease installs a release with nothing but its files, on nodes that have no image of it.
 func TestRelease(t *testing.T) {
@@ -87,20 +87,20 @@ func (s *scenario) programs() {
 	s.Helper()
 	sums, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
 	s.Must(err)
-	targets := s.administrator(dist, "jq --raw-output '.metadata.component.components[].name' rootcellar-0.1.0.cdx.json")
+	targets := s.administrator(dist, "jq --raw-output '.metadata.component.components[].name' rootcellar-"+chartVersion+".cdx.json")
 	for _, program := range []string{"rootcellar", "rootcellar-migrate", "rootcellar-fleet"} {
 		if !slices.Contains(strings.Fields(targets), program) {
 			s.Errorf("the bill of materials lacks %s; it has\n%s", program, targets)
 		}
 	}
-	for _, file := range []string{"rootcellar-0.1.0-linux-*", "rootcellar-migrate-0.1.0-linux-*", "rootcellar-fleet-0.1.0-linux-*", "rootcellar-0.1.0-*.tar", "rootcellar-fleet-0.1.0-*.tar"} {
+	for _, file := range []string{"rootcellar-@-linux-*", "rootcellar-migrate-@-linux-*", "rootcellar-fleet-@-linux-*", "rootcellar-@-*.tar", "rootcellar-fleet-@-*.tar"} {
 		for _, arch := range []string{"amd64", "arm64"} {
-			if file := strings.Replace(file, "*", arch, 1); !strings.Contains(string(sums), "  "+file+"\n") {
+			if file := strings.NewReplacer("@", chartVersion, "*", arch).Replace(file); !strings.Contains(string(sums), "  "+file+"\n") {
 				s.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
 			}
 		}
 	}
-	s.administrator(s.TempDir(), "tar -xf "+filepath.Join(dist, "rootcellar-0.1.0-manual.tar")+`
+	s.administrator(s.TempDir(), "tar -xf "+filepath.Join(dist, "rootcellar-"+chartVersion+"-manual.tar")+`
 for program in rootcellar rootcellar-migrate; do
     grep -q '^\.SH NAME' "man/man1/$program.1"
     bash -c '. "completions/$1.bash" && complete -p "$1"' bash "$program"
@@ -109,7 +109,7 @@ done`)
 		s.Errorf("the plugin prints %q, and the checksums are\n%s", out, sums)
 	}
 	for _, program := range []string{"rootcellar", "rootcellar-migrate", "rootcellar-fleet"} {
-		if out := s.administrator(dist, "./"+program+"-0.1.0-linux-"+runtime.GOARCH+" --version"); out != program+" 0.1.0\n" {
+		if out := s.administrator(dist, "./"+program+"-"+chartVersion+"-linux-"+runtime.GOARCH+" --version"); out != program+" "+chartVersion+"\n" {
 			s.Errorf("%s --version says %q", program, out)
 		}
 	}
@@ -129,7 +129,7 @@ func (s *scenario) visits() {
 
 // changedImage puts other objects under the published names, as an intruder in the registry could.
 func changedImage(s *scenario) {
-	chart := "registry.example/charts/rootcellar:0.1.0"
+	chart := "registry.example/charts/rootcellar:" + chartVersion
 	for _, image := range []string{driverImage, fleetImage} {
 		s.intruded(image, "crane mutate --platform linux/"+runtime.GOARCH+" --label changed=yes --tag "+image+" "+image)
 	}
@@ -191,7 +191,7 @@ func offline(s *scenario) {
 			"ctr images ls -q | grep -e sig-storage -e rootcellar -e '^sha256:' | xargs ctr images rm --sync >/dev/null")
 		s.Must(err)
 	}
-	dir := filepath.Join(s.downloads(), "rootcellar-0.1.0-offline-"+runtime.GOARCH)
+	dir := filepath.Join(s.downloads(), "rootcellar-"+chartVersion+"-offline-"+runtime.GOARCH)
 	s.obey("Without a registry", dir)
 	for _, n := range nodes() {
 		_, err := s.on(n, "env", "CONTAINERD_ADDRESS="+n.containerd(), "CONTAINERD_NAMESPACE=k8s.io", "sh", "-euc",

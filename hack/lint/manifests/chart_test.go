@@ -559,7 +559,7 @@ fleet: {enabled: true}
 	for registry, prefix := range map[string]string{"": "", "mirror:5000": "mirror:5000/", "harbor.example/a/proxy": "harbor.example/a/proxy/"} {
 		want := []string{"registry.example/team/rootcellar" + digest, "registry.k8s.io/sig-storage/csi-provisioner" + digest,
 			"sig-storage/csi-snapshotter:v8.7.0", "localhost:5000/registrar:v2.18.0",
-			"registry.example/rootcellar-fleet:0.1.0", "localhost/resizer:v2.3.0", "registry.example/team/rootcellar" + digest}
+			"registry.example/rootcellar-fleet:" + chartVersion(t), "localhost/resizer:v2.3.0", "registry.example/team/rootcellar" + digest}
 		for i := range want {
 			if prefix != "" {
 				want[i] = prefix + regexp.MustCompile(`^(registry\.example|registry\.k8s\.io|localhost:5000|localhost)/`).ReplaceAllString(want[i], "")

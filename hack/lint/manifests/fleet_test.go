@@ -51,7 +51,7 @@ func TestFleet(t *testing.T) {
 
 		same(t, len(pod.Containers), 1)
 		container := pod.Containers[0]
-		same(t, container.Image, "registry.example/rootcellar-fleet:0.1.0")
+		same(t, container.Image, "registry.example/rootcellar-fleet:"+chartVersion(t))
 		same(t, container.Args, []string{"--steer", "--label", "--compare", "--key=/etc/rootcellar/inventory/key",
 			"--absent-for=30m", "--retired-for=5m", "--compare-every=10m", "--http=0.0.0.0:9809", "--log-format=text"})
 		same(t, *container.SecurityContext, corev1.SecurityContext{

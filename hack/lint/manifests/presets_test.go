@@ -91,7 +91,7 @@ func TestThePodHasNoMoreThanItNeeds(t *testing.T) {
 			same(t, *security, sidecar)
 		}
 		same(t, images, []string{
-			"registry.example/rootcellar:0.1.0",
+			"registry.example/rootcellar:" + chartVersion(t),
 			"registry.k8s.io/sig-storage/csi-provisioner:v6.4.0",
 			"registry.k8s.io/sig-storage/csi-node-driver-registrar:v2.18.0",
 		})
@@ -209,7 +209,7 @@ func TestResizer(t *testing.T) {
 				mounts = append(mounts, strings.Join([]string{container.Name, mount.Name, mount.MountPath}, " "))
 			}
 		}
-		same(t, images, []string{"registry.k8s.io/sig-storage/csi-resizer:v2.3.0", "registry.example/rootcellar:0.1.0"})
+		same(t, images, []string{"registry.k8s.io/sig-storage/csi-resizer:v2.3.0", "registry.example/rootcellar:" + chartVersion(t)})
 		same(t, mounts, []string{
 			"csi-resizer plugin /csi",
 			"csi-resizer token /var/run/secrets/kubernetes.io/serviceaccount",
@@ -307,7 +307,7 @@ func TestObjects(t *testing.T) {
 		same(t, len(found), count)
 		for _, object := range found {
 			if labels := object.(interface{ GetLabels() map[string]string }).GetLabels(); labels["app.kubernetes.io/name"] != "rootcellar" ||
-				labels["app.kubernetes.io/version"] != "0.1.0" || labels["app.kubernetes.io/managed-by"] != "" {
+				labels["app.kubernetes.io/version"] != chartVersion(t) || labels["app.kubernetes.io/managed-by"] != "" {
 				t.Errorf("the labels of %T: %v", object, labels)
 			}
 		}
