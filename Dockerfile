@@ -2,8 +2,8 @@
 # They have no shell.
 #
 # From a clone, on any machine with Docker, Podman or Buildah, for its own architecture or another --platform:
-#   docker build --tag registry.example/rootcellar:0.1.0 .
-#   docker build --tag registry.example/rootcellar-fleet:0.1.0 --target controller .
+#   docker build --tag registry.example/rootcellar:0.1.0-rc.1 .
+#   docker build --tag registry.example/rootcellar-fleet:0.1.0-rc.1 --target controller .
 # hack/build/image.sh passes FILES=packed and its own files, and checks the images.
 ARG FILES=built
 

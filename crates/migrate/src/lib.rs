@@ -41,13 +41,13 @@ struct Cli {
 enum Command {
     /// Print a shell script with the steps for each claim, their checks and the way back; changes nothing
     #[command(
-        after_help = "Example:\n  rootcellar-migrate plan --objects objects.json --pools pools.json --image registry.example/rootcellar:0.1.0 --claim shop/data --to plan-shop-data.sh"
+        after_help = "Example:\n  rootcellar-migrate plan --objects objects.json --pools pools.json --image registry.example/rootcellar:0.1.0-rc.1 --claim shop/data --to plan-shop-data.sh"
     )]
     Plan(Box<Options>),
 
     /// Print a shell script that gives claims copies of their volumes: on another node, of another class, or of another size
     #[command(
-        after_help = "Example:\n  rootcellar-migrate claim shop/data --node node-b --objects objects.json --image registry.example/rootcellar:0.1.0 --to move-shop-data.sh"
+        after_help = "Example:\n  rootcellar-migrate claim shop/data --node node-b --objects objects.json --image registry.example/rootcellar:0.1.0-rc.1 --to move-shop-data.sh"
     )]
     Claim(Box<claim::Options>),
 }
