@@ -34,7 +34,7 @@ conformance-1.37;40;make e2e-conformance K8S=1.37
 upgrade;30;make e2e-upgrade
 upgrade-362bba0;30;make e2e-upgrade PREVIOUS_COMMIT=362bba0f7b01bfbee8a4c7e34022f4270bef99cf
 release;40;make e2e-release
-dockerfile;40;hack/test/dockerfile.sh
+dockerfile;40;make test-dockerfile
 databases;30;make e2e-databases
 migration;35;make e2e-migration
 monitoring;16;make e2e-monitoring
