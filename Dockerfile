@@ -20,6 +20,8 @@ COPY ${PACKED} /files
 
 FROM ${FILES} AS files
 
+# The labels url, source, documentation and authors are missing until the project has an address. It has no vendor, and an
+# image from scratch has no base to name. hack/build/image.sh adds the label created, with the time of the commit.
 FROM scratch AS controller
 # Cargo.toml has the version and git the commit; only labels depend on them.
 ARG VERSION=unknown

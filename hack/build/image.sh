@@ -62,6 +62,7 @@ build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     # either.
     in_memory buildah bud --quiet --isolation chroot --omit-history \
         --platform "linux/$arch" --timestamp "$created" --identity-label=false \
+        --label "org.opencontainers.image.created=$(date --utc --date "@$created" +%FT%TZ)" \
         --build-arg FILES=packed --build-arg PACKED="$packed" --build-arg VERSION="$version" \
         --build-arg REVISION="$revision" --target "$2" --file - --tag "docker-archive:/mnt/image/${archive##*/}:$name" \
         /mnt <Dockerfile >/dev/null
@@ -75,7 +76,7 @@ build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
         --argjson created "$created" --arg revision "$revision" --arg user "$user" --arg files "$files" \
         --arg licences "$licences" '.packages[] | select(.name == $package) | {names: [$name], os: "linux", $arch,
         created: ($created | todate), entrypoint: ["/" + $package], $user, $files,
-        labels: ({title: .name, description, version, $revision,
+        labels: ({title: .name, description, version, $revision, created: ($created | todate),
         licenses: ([.license, ($licences | scan("\\S+"))] | unique - ["AND"] | join(" AND "))} |
         with_entries(.key |= "org.opencontainers.image." + .))}')
     size=$(stat -c %s "$archive")
