@@ -30,7 +30,7 @@ LABEL org.opencontainers.image.title="rootcellar-fleet" \
       org.opencontainers.image.description="Controller that sends restores of rootcellar to their node and labels snapshots" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause AND ISC AND MIT"
 COPY --from=files /files/controller /
 # A number, so that kubelet sees that it is not root. Without the group, a runtime would choose root's.
 USER 65532:65532

@@ -51,7 +51,7 @@ runs() { # ARCHIVE LAYER   runs the other programs in a root of these files alon
         check xfs /sbin/mkfs.xfs -q -f -s size=4096'
 }
 # Builds the image of a package, a stage of the Dockerfile, as $archive with the layer $layer, and checks it. The licences
-# are those of the files next to the program.
+# are those of the files that are not Rust.
 build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     package=$1 arch=$3 limit=$4 user=$5 licences=$6
     name=$registry/$package:$version packed=image/files/$arch
@@ -71,10 +71,11 @@ build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
         --arg files "$(tar -xOf "$archive" "$layer" | list)" '{names: $manifest.RepoTags, os, created, arch: .architecture,
         entrypoint: .config.Entrypoint, user: (.config.User // ""), labels: .config.Labels, $files}')
+    linked=$(sed -n 's/^All together: //p' "$target/$packed/$2/licenses/crates.txt")
     files=$(cd "$target/$packed/$2" && tar -c --owner 0 --group 0 -- * | list)
     expected=$(printf %s "$packages" | jq -S --arg package "$package" --arg name "$name" --arg arch "$arch" \
         --argjson created "$created" --arg revision "$revision" --arg user "$user" --arg files "$files" \
-        --arg licences "$licences" '.packages[] | select(.name == $package) | {names: [$name], os: "linux", $arch,
+        --arg licences "$licences $linked" '.packages[] | select(.name == $package) | {names: [$name], os: "linux", $arch,
         created: ($created | todate), entrypoint: ["/" + $package], $user, $files,
         labels: ({title: .name, description, version, $revision, created: ($created | todate),
         licenses: ([.license, ($licences | scan("\\S+"))] | unique - ["AND"] | join(" AND "))} |

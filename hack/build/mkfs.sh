@@ -47,13 +47,16 @@ for arch in "$@"; do
         file=$packages/${path##*/} name=${path##*/}
         fetch "$sum" "$path" "$file"
         dpkg-deb --extract "$file" "$all"
-        copyright=usr/share/doc/${name%%_*}/copyright
-        install -D --mode 0644 "$all/$copyright" "$root/$copyright"
+        install -D --mode 0644 "$all/usr/share/doc/${name%%_*}/copyright" "$root/licenses/debian/${name%%_*}/copyright"
     done <"$all.txt"
     for text in GPL-2 LGPL-2 LGPL-2.1; do
-        install -D --mode 0644 -t "$root/usr/share/common-licenses" "$all/usr/share/common-licenses/$text"
+        install -D --mode 0644 -t "$root/licenses/common-licenses" "$all/usr/share/common-licenses/$text"
     done
-    install -D --mode 0644 -t "$root/usr/share/doc/rootcellar" THIRD-PARTY.txt
+    install --mode 0644 THIRD-PARTY.txt "$root/licenses"
+    # The notices name the texts by their path in Debian, and scanners look for the notices there.
+    mkdir -p "$root/usr/share"
+    ln -s ../../licenses/debian "$root/usr/share/doc"
+    ln -s ../../licenses/common-licenses "$root/usr/share/common-licenses"
 
     files="sbin/mke2fs sbin/mkfs.xfs"
     while [ -n "$files" ]; do

@@ -31,7 +31,7 @@ packages="gcc libc6-dev make util-linux ca-certificates e2fsprogs xfsprogs"
 image="binutils buildah git jq"
 case $purpose in
 build) ;;
-musl) packages="$packages binutils" ;;
+musl) packages="$packages binutils jq" ;;
 image | release) packages="$packages $image" ;;
 test)
     packages="$packages binutils btrfs-progs gdb jq curl shellcheck git python3-pip g++"

@@ -44,6 +44,9 @@ for pair in amd64:x86_64 arm64:aarch64; do
 done
 for name in rootcellar rootcellar-fleet; do archive "$dist/$name-$version-oci.tar" "$target/image/oci/$name" .; done
 
+# The same for both architectures.
+archive "$dist/rootcellar-$version-licenses.tar" "$target/image/files/amd64" controller/licenses driver/licenses
+
 echo "release: man pages and completions"
 cargo run --quiet --locked --example manual -- "$parts/manual"
 archive "$dist/rootcellar-$version-manual.tar" "$parts/manual" completions man

@@ -15,7 +15,7 @@ COMMIT=${COMMIT:-}
 cd "$(dirname "$0")/../.."
 page=docs/compatibility.md
 state="src crates build.rs proto Cargo.toml Cargo.lock rust-toolchain.toml .cargo Dockerfile THIRD-PARTY.txt deploy/chart
-    hack/build/image.sh hack/build/files.sh hack/build/mkfs.sh hack/build/musl.sh"
+    hack/build/image.sh hack/build/files.sh hack/build/licenses hack/build/licenses.sh hack/build/mkfs.sh hack/build/musl.sh"
 present() {
     commit=$(git rev-parse --short HEAD)
     # Other rows in the page change no test.
