@@ -59,11 +59,11 @@ image: ## build the static binaries and images, amd64 and arm64, as archives tha
 	@hack/build/setup.sh image
 	@hack/build/image.sh
 
-release: ## build dist/: binaries, images, chart, manifests, bill of materials, checksums, signatures
+release: ## build dist/: binaries, images, chart, manifests, bills of materials, provenance, checksums, signatures
 	@hack/build/setup.sh release
 	@hack/release/release.sh
 
-publish: ## push the images and the chart of dist/ to REGISTRY, and sign them there
+publish: ## push the images and the chart of dist/ to REGISTRY, and sign and attest them there
 	@hack/build/setup.sh release
 	@hack/release/publish.sh
 

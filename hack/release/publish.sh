@@ -1,6 +1,7 @@
 #!/bin/sh
-# Pushes the images and the chart of dist/ to the registry they were built for, signs them there, and verifies the
-# signatures. A version is published once: another image or chart under its name is an error.
+# Pushes the images and the chart of dist/ to the registry they were built for, signs them there, and attests the bill of
+# materials of each image and the provenance of all. It verifies the signatures and attestations, and adds those that are
+# missing. A version is published once: another image or chart under its name is an error.
 #
 # Usage: publish.sh
 # Needs: the parts of hack/build/setup.sh release; dist/, as release.sh writes it; a login to the registry, by `crane auth
@@ -34,7 +35,7 @@ while read -r image digest; do
     # The others are those of the sidecars.
     layout=dist/$file-$version-oci.tar
     [ -e "$layout" ] || continue
-    images="$images$image, " objects="$objects ${image%:*}@$digest"
+    images="$images$image, " objects="$objects $file|${image%:*}@$digest"
     before=$(there "$image")
     case $before in
     "$digest") echo "publish: $image is in the registry" ;;
@@ -60,12 +61,28 @@ else
     helm push "dist/rootcellar-$version.tgz" "oci://${chart%/*}" >"$parts/helm.log" 2>&1 || fail "$(cat "$parts/helm.log")"
 fi
 
-for object in $objects "$chart@$(crane digest "$chart:$version")"; do
+attested() { # OBJECT TYPE PREDICATE   whether the object has this predicate, with our signature
+    cosign verify-attestation --key dist/cosign.pub --insecure-ignore-tlog --type "$2" "$1" 2>"$parts/cosign.log" |
+        jq --slurp --exit-status --slurpfile predicate "$3" \
+            'any(.[]; .payload | @base64d | fromjson.predicate == $predicate[0])' >/dev/null
+}
+attest() { # OBJECT TYPE PREDICATE
+    ! attested "$@" || return 0
+    echo "publish: attesting $2 of $1"
+    cosign attest --yes --key "$key" --use-signing-config=false --tlog-upload=false --type "$2" --predicate "$3" "$1" \
+        >"$parts/cosign.log" 2>&1 || fail "$(cat "$parts/cosign.log")"
+    attested "$@" || fail "the attestation of $1 cannot be verified: $(cat "$parts/cosign.log")"
+}
+jq .predicate "dist/rootcellar-$version.provenance.json" >"$parts/provenance.json"
+for object in $objects "|$chart@$(crane digest "$chart:$version")"; do
+    name=${object%%|*} object=${object#*|}
     if ! cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >"$parts/cosign.log" 2>&1; then
         echo "publish: signing $object"
         cosign sign --yes --key "$key" --use-signing-config=false --tlog-upload=false "$object" >"$parts/cosign.log" 2>&1 ||
             fail "$(cat "$parts/cosign.log")"
         cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >/dev/null
     fi
+    [ -z "$name" ] || attest "$object" cyclonedx "dist/$name-$version-image.cdx.json"
+    attest "$object" slsaprovenance1 "$parts/provenance.json"
 done
-echo "publish: ${images}oci://$chart:$version are published and signed"
+echo "publish: ${images}oci://$chart:$version are published, signed and attested"

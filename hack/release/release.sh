@@ -28,8 +28,8 @@ $changes"
 . hack/release/key.sh
 version=$(yq .version deploy/chart/Chart.yaml)
 address=$(yq .image.repository deploy/chart/values.yaml)
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) REGISTRY=${REGISTRY:-${address%/*}}
-export SOURCE_DATE_EPOCH REGISTRY
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) REGISTRY=${REGISTRY:-${address%/*}} SIDECARS=${SIDECARS:-registry.k8s.io/sig-storage}
+export SOURCE_DATE_EPOCH REGISTRY SIDECARS
 rm -rf "$parts" "$dist"
 mkdir -p "$parts/manifests" "$parts/sources/rootcellar" "$dist"
 
@@ -51,24 +51,33 @@ echo "release: man pages and completions"
 cargo run --quiet --locked --example manual -- "$parts/manual"
 archive "$dist/rootcellar-$version-manual.tar" "$parts/manual" completions man
 
-echo "release: bill of materials"
-# It is written next to the sources and names their directory.
+echo "release: bills of materials"
+# They are written next to the sources and name their directory.
 bom=rootcellar-$version.cdx
 git archive --output="$parts/sources.tar" HEAD
 tar -xf "$parts/sources.tar" -C "$parts/sources/rootcellar"
 (cd "$parts/sources/rootcellar" && cargo cyclonedx --quiet --format json --spec-version 1.5 --target all --override-filename "$bom")
-# One for each package. That of the driver gets the other programs, and what only those are built of.
-(cd "$parts/sources/rootcellar" && cat "$bom.json" "crates/migrate/$bom.json" "crates/copy/$bom.json" "crates/fleet/$bom.json") |
-    sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' |
-    jq --slurp --rawfile others THIRD-PARTY.txt '. as $all | .[0] |
-        .metadata.component.components = [$all[].metadata.component.components[]] |
-        .components = ([$all[].components[]] | unique_by(."bom-ref")) |
-        .dependencies = ([$all[].dependencies[]] | unique_by(.ref)) |
-        .components += [$others | split("\n")[] | select(contains(".deb ")) |
+merged() { # DIRECTORY...   that of the first package, with the programs of the others, and what only those are built of
+    for directory in "$@"; do cat "$parts/sources/rootcellar/$directory/$bom.json"; done |
+        sed 's#path+file://[^"\#]*/sources/rootcellar#path+file:///rootcellar#g' |
+        jq --slurp '. as $all | .[0] |
+            .metadata.component.components = [$all[].metadata.component.components[]] |
+            .components = ([$all[].components[]] | unique_by(."bom-ref")) |
+            .dependencies = ([$all[].dependencies[]] | unique_by(.ref))'
+}
+with_packages() { # FILE   with the Debian packages of the driver's image
+    jq --rawfile others THIRD-PARTY.txt '.components += [$others | split("\n")[] | select(contains(".deb ")) |
         capture("^(?<sum>[0-9a-f]{64}) .*/(?<name>[^_]+)_(?<version>[^_]+)_(?<arch>[^_]+)\\.deb +(?<license>.+)$") |
         "pkg:deb/debian/\(.name)@\(.version | @uri)?arch=\(.arch)&distro=debian-12" as $purl |
         {type: "library", "bom-ref": $purl, name, version, hashes: [{alg: "SHA-256", content: .sum}],
-        licenses: [{expression: .license}], $purl}]' >"$dist/$bom.json"
+        licenses: [{expression: .license}], $purl}]' "$1"
+}
+merged . crates/migrate crates/copy crates/fleet >"$parts/all.json"
+with_packages "$parts/all.json" >"$dist/$bom.json"
+# Those that publish.sh attests have no program and no package that the image lacks.
+merged . crates/copy >"$parts/image.json"
+with_packages "$parts/image.json" >"$dist/rootcellar-$version-image.cdx.json"
+merged crates/fleet >"$dist/rootcellar-fleet-$version-image.cdx.json"
 
 echo "release: the digests of the images"
 image() { # NAME DIGEST PATH FILE [FIELD]   sets the name and digest of the image at PATH in FILE
@@ -76,7 +85,7 @@ image() { # NAME DIGEST PATH FILE [FIELD]   sets the name and digest of the imag
     name=${1%:*} digest=$2 yq --inplace "($3).${5:-repository} = strenv(name) | ($3).digest = strenv(digest)" "$4"
 }
 sidecar() { # NAME:TAG PATH FILE [FIELD]
-    name=${SIDECARS:-registry.k8s.io/sig-storage}/$1
+    name=$SIDECARS/$1
     digest=$(crane digest "$name") ||
         fail "cannot read the digest of $name; set SIDECARS to a registry that has the images of registry.k8s.io/sig-storage"
     shift
@@ -111,6 +120,10 @@ archive "$dist/rootcellar-$version-manifests.tar" "$parts/manifests" examples in
 archive "$parts/chart.tar" "$parts" rootcellar
 gzip --no-name <"$parts/chart.tar" >"$dist/rootcellar-$version.tgz"
 sed "s#@REGISTRY@#$REGISTRY#g; s#@VERSION@#$version#g" hack/release/README.md >"$dist/README.md"
+
+echo "release: provenance"
+hack/release/provenance.sh >"$parts/provenance.json"
+mv "$parts/provenance.json" "$dist/rootcellar-$version.provenance.json"
 
 echo "release: signatures"
 hack/release/sign.sh

@@ -18,11 +18,24 @@ var dist = os.Getenv("DIST")
 // fleetImage is the controller's image under the name in the chart.
 var fleetImage = "registry.example/rootcellar-fleet:" + chartVersion
 
+// publishedChart is the chart in the registry.
+var publishedChart = "registry.example/charts/rootcellar:" + chartVersion
+
+// provenance is the file of dist/ that says what the release was built from.
+var provenance = "rootcellar-" + chartVersion + ".provenance.json"
+
+// imageBoms are the bills of materials of the images, in dist/.
+var imageBoms = map[string]string{
+	driverImage: "rootcellar-" + chartVersion + "-image.cdx.json",
+	fleetImage:  "rootcellar-fleet-" + chartVersion + "-image.cdx.json",
+}
+
 // TestRelease installs a release with nothing but its files, on nodes that have no image of it.
 func TestRelease(t *testing.T) {
 	t.Cleanup(harness.Count)
 	for _, entry := range []entry{
 		{"a release is verified, installed, upgraded, rolled back and removed by its README", releaseReadme},
+		{"what is attested is what dist/ has, also if it is published again", attestations},
 		{"a changed or unsigned image is noticed", changedImage},
 		{"the offline archive installs the driver without a registry", offline},
 	} {
@@ -52,6 +65,7 @@ func (s *scenario) obey(section, dir string) {
 
 func releaseReadme(s *scenario) {
 	s.obey("Verify", dist)
+	s.obey("Provenance", dist)
 	s.programs()
 	s.obey("Install", dist)
 	images := s.administrator(dist, `{ cat install/*/rootcellar.yaml; helm get manifest rootcellar --namespace `+harness.System+`
@@ -93,6 +107,11 @@ func (s *scenario) programs() {
 			s.Errorf("the bill of materials lacks %s; it has\n%s", program, targets)
 		}
 	}
+	for _, file := range []string{imageBoms[driverImage], imageBoms[fleetImage], "rootcellar-" + chartVersion + "-licenses.tar", provenance} {
+		if !strings.Contains(string(sums), "  "+file+"\n") {
+			s.Errorf("SHA256SUMS lacks %s:\n%s", file, sums)
+		}
+	}
 	for _, file := range []string{"rootcellar-@-linux-*", "rootcellar-migrate-@-linux-*", "rootcellar-fleet-@-linux-*", "rootcellar-@-*.tar", "rootcellar-fleet-@-*.tar"} {
 		for _, arch := range []string{"amd64", "arm64"} {
 			if file := strings.NewReplacer("@", chartVersion, "*", arch).Replace(file); !strings.Contains(string(sums), "  "+file+"\n") {
@@ -127,13 +146,66 @@ func (s *scenario) visits() {
 	})
 }
 
+// attestations compares what is attested with dist/, publishes the release again, and compares again.
+func attestations(s *scenario) {
+	s.attested()
+	out, err := s.makePublish()
+	s.Must(err)
+	if strings.Contains(out, "attesting") || strings.Contains(out, "signing") {
+		s.Errorf("the second make publish signs or attests again: %s", out)
+	}
+	s.attested()
+
+	// The statement is about this commit, and about the files and images of dist/.
+	s.administrator(dist, `commit=$(git -C .. rev-parse HEAD)
+jq --exit-status --arg commit "$commit" '.predicate.buildDefinition.resolvedDependencies | any(.digest.gitCommit == $commit)' `+provenance+`
+jq --raw-output '.subject[] | select(.name | contains("/") | not) | "\(.digest.sha256)  \(.name)"' `+provenance+` | sha256sum --quiet --check
+for image in `+driverImage+` `+fleetImage+`; do
+    digest=$(crane digest "$image")
+    jq --exit-status --arg image "$image" --arg digest "${digest#sha256:}" 'any(.subject[]; .name == $image and .digest.sha256 == $digest)' `+provenance+`
+done`)
+	// The bill of materials of an image has none of the programs and packages of the other.
+	for image, wanted := range map[string]string{driverImage: "true false\n", fleetImage: "false true\n"} {
+		out := s.administrator(dist, `jq --raw-output '[.components[].name] | "\(any(. == "e2fsprogs")) \(any(. == "kube"))"' `+imageBoms[image])
+		if out != wanted {
+			s.Errorf("e2fsprogs and kube are in %s: %s", imageBoms[image], out)
+		}
+	}
+}
+
+// attested checks that each published object has the attestations that it should, and each once.
+func (s *scenario) attested() {
+	s.Helper()
+	for _, object := range []string{driverImage, fleetImage, publishedChart} {
+		s.attestation(object, "slsaprovenance1", provenance, ".predicate")
+	}
+	for image, bom := range imageBoms {
+		s.attestation(image, "cyclonedx", bom, ".")
+	}
+}
+
+// attestation checks that an object has one attestation of a type, with the part of a file of dist/ that a filter of jq selects.
+func (s *scenario) attestation(object, kind, file, filter string) {
+	s.Helper()
+	out := s.administrator(dist, `cosign verify-attestation --key cosign.pub --insecure-ignore-tlog --type `+kind+` `+object+` 2>/dev/null |
+    jq --slurp --slurpfile file `+file+` 'map(.payload | @base64d | fromjson | .predicate) == [$file[0] | `+filter+`]'`)
+	if out != "true\n" {
+		s.Errorf("the attestation %s of %s is not %s of %s, or is there several times", kind, object, filter, file)
+	}
+}
+
+// makePublish runs make publish again.
+func (s *scenario) makePublish() (string, error) {
+	return s.shell("make", "--no-print-directory", "-C", filepath.Dir(dist), "publish",
+		"CARGO_TARGET_DIR="+filepath.Join(harness.Run, "target1"), "COSIGN_KEY="+filepath.Join(os.Getenv("RUN"), "key/cosign.key"))
+}
+
 // changedImage puts other objects under the published names, as an intruder in the registry could.
 func changedImage(s *scenario) {
-	chart := "registry.example/charts/rootcellar:" + chartVersion
 	for _, image := range []string{driverImage, fleetImage} {
 		s.intruded(image, "crane mutate --platform linux/"+runtime.GOARCH+" --label changed=yes --tag "+image+" "+image)
 	}
-	s.intruded(chart, "crane copy "+driverImage+" "+chart)
+	s.intruded(publishedChart, "crane copy "+driverImage+" "+publishedChart)
 
 	other := filepath.Join(s.TempDir(), "SHA256SUMS")
 	text, err := os.ReadFile(filepath.Join(dist, "SHA256SUMS"))
@@ -149,16 +221,19 @@ func changedImage(s *scenario) {
 func (s *scenario) intruded(name, change string) {
 	s.Helper()
 	published := strings.TrimSpace(s.administrator(dist, "crane digest "+name))
-	verify := []string{"verify", "--key", filepath.Join(dist, "cosign.pub"), "--insecure-ignore-tlog", name}
+	key := filepath.Join(dist, "cosign.pub")
+	verify := []string{"verify", "--key", key, "--insecure-ignore-tlog", name}
+	attested := []string{"verify-attestation", "--key", key, "--insecure-ignore-tlog", "--type", "slsaprovenance1", name}
 	_, err := s.shell("cosign", verify...)
 	s.Must(err)
 	s.administrator(dist, change)
 	// The copy of a signed image is signed, but under its own name.
-	if out, err := s.shell("cosign", verify...); err == nil {
-		s.Errorf("cosign verifies the changed %s: %s", name, out)
+	for _, arguments := range [][]string{verify, attested} {
+		if out, err := s.shell("cosign", arguments...); err == nil {
+			s.Errorf("cosign %s accepts the changed %s: %s", arguments[0], name, out)
+		}
 	}
-	out, err := s.shell("make", "--no-print-directory", "-C", filepath.Dir(dist), "publish",
-		"CARGO_TARGET_DIR="+filepath.Join(harness.Run, "target1"), "COSIGN_KEY="+filepath.Join(os.Getenv("RUN"), "key/cosign.key"))
+	out, err := s.makePublish()
 	if err == nil || !strings.Contains(out, "a version is published once") {
 		s.Errorf("make publish says of the changed %s: %v %s", name, err, out)
 	}
