@@ -4,21 +4,13 @@
 # From a clone, on any machine with Docker, Podman or Buildah, for its own architecture or another --platform:
 #   docker build --tag registry.example/rootcellar:0.1.0-rc.1 .
 #   docker build --tag registry.example/rootcellar-fleet:0.1.0-rc.1 --target controller .
-# hack/build/image.sh passes FILES=packed and its own files, and checks the images.
-ARG FILES=built
-
-FROM --platform=$BUILDPLATFORM docker.io/library/rust:1.95.0-bookworm AS built
+# hack/build/image.sh replaces the stage with these files by its own, and checks the images.
+FROM --platform=$BUILDPLATFORM docker.io/library/rust:1.95.0-bookworm AS files
 WORKDIR /src
 COPY . .
 ARG TARGETARCH
 ARG DEBIAN_MIRROR=http://deb.debian.org
 RUN hack/build/setup.sh musl && hack/build/files.sh "$TARGETARCH" && mv "target/image/files/$TARGETARCH" /files
-
-FROM scratch AS packed
-ARG PACKED
-COPY ${PACKED} /files
-
-FROM ${FILES} AS files
 
 # The labels url, source, documentation and authors are missing until the project has an address. It has no vendor, and an
 # image from scratch has no base to name. hack/build/image.sh adds the label created, with the time of the commit.

@@ -55,6 +55,8 @@ runs() { # ARCHIVE LAYER   runs the other programs in a root of these files alon
 build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     package=$1 arch=$3 limit=$4 user=$5 licences=$6
     name=$registry/$package:$version packed=image/files/$arch
+    # The first stage compiles what is compiled already.
+    sed "/^FROM .* AS files\$/,/^RUN /c FROM scratch AS files\nCOPY $packed /files" Dockerfile >"$target/image/Dockerfile"
     # It is renamed at the end, because another run may copy the archive of before.
     archive=$target/image/new.tar
     rm -f "$archive"
@@ -63,9 +65,8 @@ build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     in_memory buildah bud --quiet --isolation chroot --omit-history \
         --platform "linux/$arch" --timestamp "$created" --identity-label=false \
         --label "org.opencontainers.image.created=$(date --utc --date "@$created" +%FT%TZ)" \
-        --build-arg FILES=packed --build-arg PACKED="$packed" --build-arg VERSION="$version" \
-        --build-arg REVISION="$revision" --target "$2" --file - --tag "docker-archive:/mnt/image/${archive##*/}:$name" \
-        /mnt <Dockerfile >/dev/null
+        --build-arg VERSION="$version" --build-arg REVISION="$revision" --target "$2" --file - \
+        --tag "docker-archive:/mnt/image/${archive##*/}:$name" /mnt <"$target/image/Dockerfile" >/dev/null
     manifest=$(tar -xOf "$archive" manifest.json | jq '.[0]')
     layer=$(echo "$manifest" | jq -r '.Layers | join(" ")')
     found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
