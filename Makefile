@@ -1,7 +1,7 @@
 # All targets for people. Cargo and the scripts in hack/ and csi-sanity/ do the work.
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo quick lint advisories check test soak mutants bench sanity musl image manifests e2e picture e2e-conformance e2e-startup \
-    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet e2e-scale guest test-kernels test-power evidence clean
+    release publish bundle e2e-release e2e-upgrade e2e-databases e2e-migration e2e-monitoring e2e-machine e2e-fleet e2e-scale guest test-kernels test-power test-dockerfile evidence clean
 
 CARGO_TARGET_DIR := $(abspath $(or $(CARGO_TARGET_DIR),target))
 export CARGO_TARGET_DIR
@@ -149,6 +149,10 @@ test-power: setup ## cut the power of a guest under PostgreSQL and etcd 30 times
 	@hack/build/setup.sh guest
 	@hack/test/guest/power-cuts.sh $(CUTS)
 	@hack/test/uml-replay.sh
+
+test-dockerfile: ## build the images as README.md does without Rust, from the first stage of the Dockerfile, and compare their files
+	@hack/build/setup.sh dockerfile
+	@hack/test/dockerfile.sh $(ARCH)
 
 evidence: ## run all that CI leaves out and that has not passed on this state, in parts of at most two hours, or PARTS="upgrade soak"; writes docs/compatibility.md
 	@hack/test/evidence.sh $(PARTS)

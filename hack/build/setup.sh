@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs the missing parts: Debian packages, the Rust toolchain, and the tools of the purpose. Checks for Rust and Go.
 #
-# Usage: setup.sh [build|musl|image|manifests|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and release include
-#                                                                  build and image, and guest adds packages to those of test
+# Usage: setup.sh [build|musl|image|dockerfile|manifests|test|guest|e2e|release]   the parts for this purpose, default: test; e2e and
+#                                release include build and image, and guest adds packages to those of test
 # It removes no package. If another package conflicts, apt-get reports it and fails.
 #
 # Needs: apt-get as root or with sudo, if a package is missing; rustup; for test, e2e and release, Go 1.26 or newer.
@@ -33,6 +33,7 @@ case $purpose in
 build) ;;
 musl) packages="$packages binutils jq" ;;
 image | release) packages="$packages $image" ;;
+dockerfile) packages="$packages $image mmdebstrap" ;;
 test)
     packages="$packages binutils btrfs-progs gdb jq curl shellcheck git python3-pip g++"
     # For hack/test/plugin.sh; Debian's two busybox conflict.
@@ -85,7 +86,7 @@ crate() { # NAME VERSION
     cargo install --quiet --locked --root "$tools/cargo" --version "$2" "$1"
 }
 [ "$purpose" = build ] || crate cargo-auditable 0.7.7
-case $purpose in build | musl | image | guest) exit ;; esac
+case $purpose in build | musl | image | dockerfile | guest) exit ;; esac
 golang
 if [ "$purpose" = test ] && ! cmp -s hack/build/tools.txt "$tools/tools.txt"; then
     echo "setup: installing the tools of hack/build/tools.txt"
