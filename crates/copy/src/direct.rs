@@ -23,7 +23,7 @@ pub(crate) struct ReceiveOptions {
     /// The file with the key of this copy: 32 random bytes as 64 hexadecimal digits or as base64
     #[arg(long, value_name = "FILE", requires = "listen")]
     key: Option<PathBuf>,
-    /// How long to wait for the sender; then the exit code is 75
+    /// How long to wait for the sender; if none comes, the exit code is 75
     #[arg(
         long,
         value_name = "SECONDS",
@@ -39,13 +39,13 @@ pub(crate) struct SendOptions {
     /// Send over the network, to the receiver that listens there
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_address, requires_all = ["id", "key"])]
     connect: Option<String>,
-    /// Of this copy, as the receiver has it
+    /// The id of this copy, which the receiver also has
     #[arg(long, value_parser = crate::parse_id, requires = "connect")]
     id: Option<String>,
     /// The file with the key of this copy: 32 random bytes as 64 hexadecimal digits or as base64
     #[arg(long, value_name = "FILE", requires = "connect")]
     key: Option<PathBuf>,
-    /// How long to call the receiver; then the exit code is 75
+    /// How long to try to reach the receiver; if that fails, the exit code is 75
     #[arg(
         long,
         value_name = "SECONDS",

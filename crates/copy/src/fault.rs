@@ -12,7 +12,7 @@ pub(crate) enum Error {
     #[error("{path:?}: {fault}")]
     At { path: String, fault: Fault },
     #[error(
-        "{path:?} is more than {MAX_LEVELS} directories deep, and no more are copied: move it up"
+        "{path:?} is more than {MAX_LEVELS} directories deep, which is the most that a copy can have: move it to a higher directory"
     )]
     TooDeep { path: String },
     #[error("{path:?} is a mount, and another volume may be there: unmount it")]
@@ -21,26 +21,32 @@ pub(crate) enum Error {
         "{path:?} changed while it was copied: stop everything that writes to the volume, and begin the copy again"
     )]
     Changed { path: String },
-    #[error("the target is not empty, and what is in it is not of this copy: {found:?}")]
+    #[error(
+        "the target is not empty, and its content is not of this copy: {found:?}; copy into an empty volume"
+    )]
     NotEmpty { found: String },
-    #[error("{path:?} has more names than a file of the target's filesystem can have")]
+    #[error(
+        "{path:?} has more hard links than a file of the target's filesystem can have; remove some of them"
+    )]
     TooManyLinks { path: String },
     #[error(
-        "{path:?}: the {what} of the copy differ from what was sent; the target's filesystem may not have such, or its disk is broken"
+        "{path:?}: the {what} of the copy differ from what was sent; the target's filesystem may not support them, or its disk is broken"
     )]
     Differs { path: String, what: &'static str },
     #[error("{path:?} is neither a directory nor a block device")]
     NoVolume { path: String },
-    #[error("the copy is not complete: repeat it, which goes on where it was")]
+    #[error("the copy is not complete: repeat it, and it continues where it stopped")]
     Incomplete,
     #[error("the source and the target are the same volume")]
     Same,
-    #[error("a block volume can be copied into a block volume only, and files into files")]
+    #[error(
+        "a block volume can only be copied into a block volume, and files only into a volume with a filesystem"
+    )]
     OtherKind,
     #[error("the new volume is too small: its device has {has}, and the source {need}")]
     TooSmall { need: Bytes, has: Bytes },
     #[error(
-        "the stream ended before its end: the sender's message says why; repeat the copy, which goes on where it was"
+        "the stream ended too early: the sender's message says why; repeat the copy, and it continues where it stopped"
     )]
     EndedEarly,
     #[error("the stream is of another version of this program: use one image for both ends")]
@@ -63,7 +69,9 @@ pub(crate) enum Error {
         seconds: u64,
         error: io::Error,
     },
-    #[error("the receiver ended the stream: its message says why; then repeat the copy")]
+    #[error(
+        "the receiver ended the stream: its message says why; remove the reason, and repeat the copy"
+    )]
     ReceiverEnded,
     #[error("cannot {what}: {error}")]
     Io {

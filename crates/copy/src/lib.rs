@@ -47,15 +47,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Wait until the pod ends, for commands in it
+    /// Wait until the pod ends, so that commands can run in it
     Idle,
     /// Print the bytes and entries that a copy of this volume needs
     Need { source: PathBuf },
-    /// Print the bytes and entries that are free in this volume; - if entries have no limit
+    /// Print the bytes and entries that are free in this volume; - stands for entries without a limit
     Space { target: PathBuf },
     /// Print a word that changes with every change of this volume
     Fingerprint { source: PathBuf },
-    /// Copy a volume into another one of this pod, or go on with that; prints the fingerprint of the source
+    /// Copy a volume into another one of this pod, or continue an interrupted copy; prints the fingerprint of the source
     Local {
         source: PathBuf,
         target: PathBuf,
@@ -92,7 +92,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct Id {
-    /// Of this copy: letters, digits and hyphens
+    /// The id of this copy: 1 to 64 letters, digits and hyphens
     #[arg(long, value_parser = parse_id)]
     id: String,
 }

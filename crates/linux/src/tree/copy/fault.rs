@@ -59,13 +59,14 @@ impl fmt::Display for CopyFault {
             Reason::Step(fault) => write!(f, "{fault}, at {path:?}"),
             Reason::TooDeep => write!(
                 f,
-                "{path:?} is more than {MAX_LEVELS} directories deep, and no more are copied: move it up"
+                "{path:?} is more than {MAX_LEVELS} directories deep, which is the most that a copy can \
+                 have: move it to a higher directory"
             ),
             Reason::WouldStall { extents } => write!(
                 f,
-                "the file {path:?} has {extents} extents, and its writers may have to wait for {} ms \
-                 while its blocks are shared, longer than is allowed: rewrite it in one piece, or \
-                 allow more",
+                "the file {path:?} has {extents} extents, so sharing its blocks may make writers wait for \
+                 {} ms, longer than maxStall allows: rewrite it in one piece, or set a larger maxStall in \
+                 the class",
                 STALL_PER_EXTENT.saturating_mul(*extents).as_millis()
             ),
             Reason::NotShareable(errno) => write!(

@@ -237,7 +237,11 @@ fn a_fault_names_the_entry_the_errno_and_the_way_out() {
     let cases: [(&str, Reason, &[&str]); 5] = [
         ("", step.into(), &["cannot make a file: No space left"]),
         ("a/b", step.into(), &["cannot make a file", "at \"a/b\""]),
-        ("a/b", Reason::TooDeep, &["\"a/b\"", "200", "move it up"]),
+        (
+            "a/b",
+            Reason::TooDeep,
+            &["\"a/b\"", "200", "to a higher directory"],
+        ),
         (
             "a/b",
             Reason::WouldStall { extents: 100_000 },
