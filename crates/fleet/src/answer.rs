@@ -38,7 +38,10 @@ pub(crate) fn shows(inventory: &Inventory, id: PoolId, retired: bool) -> Option<
     }
     let unserved = inventory.unserved.as_deref().unwrap_or_default();
     if unserved.contains(&id) {
-        return Some("had the pool, which its configuration lacks now".to_owned());
+        return Some(
+            "had the pool, which its configuration lacks now; configure it again, or retire it"
+                .to_owned(),
+        );
     }
     inventory.pools.iter().find_map(|pool| {
         let name = &pool.name;

@@ -328,7 +328,7 @@ impl<K: Ord, T: Kept> Followed<'_, K, T> {
             let changed = match event {
                 Err(trouble) if !absent => {
                     let kind = self.kind.plural;
-                    tracing::warn!(kind, %trouble, "the watch ended, and goes on or begins again");
+                    tracing::warn!(kind, %trouble, "the watch ended; the controller resumes it or begins it again");
                     false
                 }
                 Err(_) => self.forget(),

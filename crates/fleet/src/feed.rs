@@ -239,7 +239,7 @@ impl Feed {
         if why.is_not_found() {
             tracing::debug!(kind, %why, "the server streams no list");
         } else {
-            tracing::info!(kind, %why, "the server streams no list, and is asked for pages");
+            tracing::info!(kind, %why, "the API server does not stream the list, so it is read page by page");
         }
         self.begin_pages()
     }

@@ -20,15 +20,18 @@ pub(crate) struct ListArgs {
 /// Why there is no list.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoList {
-    #[error("the configuration of the API server: {0}; set KUBECONFIG")]
+    #[error("cannot find out how to reach the API server: {0}; set KUBECONFIG")]
     Config(#[from] kube::config::InferConfigError),
     #[error("the namespace {0:?} has characters that no namespace has")]
     Namespace(String),
     #[error(
-        "the page of the controller: {0}; it needs fleet.enabled in the chart, and the Role rootcellar-fleet-reader for you"
+        "cannot read the page of the controller: {0}; this needs fleet.enabled in the chart, and the Role \
+         rootcellar-fleet-reader for your account"
     )]
     Page(#[from] kube::Error),
-    #[error("the page of the controller is not one of this version: {0}")]
+    #[error(
+        "the page of the controller is of another version: {0}; use the rootcellar-fleet of the controller's version"
+    )]
     Malformed(#[from] serde_json::Error),
 }
 

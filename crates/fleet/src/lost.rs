@@ -383,7 +383,9 @@ impl Lost<'_> {
     /// not the lost machine under another name.
     fn without_driver(&self, node: &Node, volume: &Volume, loss: Loss) -> Option<String> {
         if node.label.is_some() {
-            return Some("had a driver, which does not run".to_owned());
+            return Some(
+                "had a driver, which does not run; start it, or delete the Node".to_owned(),
+            );
         }
         match &self.view.driver_sets {
             Some(sets) if sets.iter().any(|set| set.selects(node)) => {

@@ -170,15 +170,15 @@ enum LogFormat {
 /// Why the controller ends.
 #[derive(Debug, thiserror::Error)]
 enum Fatal {
-    #[error("the configuration of the API server: {0}; run in a pod, or set KUBECONFIG")]
+    #[error("cannot find out how to reach the API server: {0}; run in a pod, or set KUBECONFIG")]
     Config(#[from] kube::config::InferConfigError),
-    #[error("the client of the API server: {0}")]
+    #[error("cannot make a client of the API server: {0}")]
     Client(#[from] kube::Error),
-    #[error("{0}: {1}")]
+    #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("the log: {0}")]
+    #[error("cannot start the log: {0}")]
     Log(String),
     #[error("{0}")]
     List(#[from] list::NoList),
@@ -268,10 +268,13 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         .unwrap_or_else(|| config.default_namespace.clone());
     let client = wire::client(config)?;
     tracing::info!(
-        version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "starts"
+        version = env!("CARGO_PKG_VERSION"), functions = ?cli.functions, namespace, "rootcellar-fleet starts"
     );
     if cli.delays.absent_for < SHORT {
-        tracing::warn!(absent_for = ?cli.delays.absent_for, "a node that restarts may count as lost; use 5m or more");
+        tracing::warn!(
+            absent_for = ?cli.delays.absent_for,
+            "--absent-for is so short that a node that restarts may count as lost; use 5m or more"
+        );
     }
     let cluster = Cluster::start(&client, &cli.functions, &cli.driver, &namespace);
     let reader = cli.key.clone().map(Reader::new);
@@ -291,7 +294,7 @@ async fn run(cli: &Cli) -> Result<(), Fatal> {
         () = read_pages(&cluster, &writer, &settings) => {}
         () = rounds(&cluster, &writer, &settings, &pulse, stop) => {}
     }
-    tracing::info!("ends");
+    tracing::info!("rootcellar-fleet ends");
     Ok(())
 }
 

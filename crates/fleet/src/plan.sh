@@ -159,7 +159,7 @@ do_volume() {
         sleep 1
     done
     if ! volume_is_gone && of_volume '.metadata.finalizers[*]' | tr ' ' '\n' | grep -qxF "$provisioner"; then
-        echo "No csi-provisioner takes off $provisioner, so this does."
+        echo "No csi-provisioner removes the finalizer $provisioner, so this step does."
         drop_finalizer "$provisioner" "$volume_uid" "pv/$volume"
     fi
 }
@@ -172,7 +172,7 @@ content_is_gone() { is_gone "volumesnapshotcontent/$content" "$content_uid"; }
 do_snapshot() {
     content_is_gone && return
     check_gone
-    test -n "$(field .metadata.deletionTimestamp "volumesnapshotcontent/$content")" || fail "content $content is not in deletion"
+    test -n "$(field .metadata.deletionTimestamp "volumesnapshotcontent/$content")" || fail "content $content is not being deleted"
     drop_finalizer "$snapshotter" "$content_uid" "volumesnapshotcontent/$content"
 }
 check_snapshot() { wait_for "content $content is deleted" content_is_gone; }

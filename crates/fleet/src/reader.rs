@@ -49,7 +49,7 @@ impl Reader {
         let key = key.map_err(|error| format!("the key cannot be read: {error}"))?;
         let key = Key::new(&key).map_err(|error| error.to_string())?;
         let answer = timeout(TIMEOUT, self.ask(&key, node, address)).await;
-        answer.unwrap_or_else(|_| Err("does not answer".to_owned()))
+        answer.unwrap_or_else(|_| Err("the driver does not answer".to_owned()))
     }
 
     async fn ask(&self, key: &Key, node: &str, address: SocketAddr) -> Result<Inventory, String> {
@@ -65,12 +65,12 @@ impl Reader {
         let value = answer.headers.get(HEADER);
         let value = value.map(HeaderValue::as_bytes).unwrap_or_default();
         match signed.verify(key, value, &body, SystemTime::now()) {
-            Ok(()) if answer.status == StatusCode::OK => {
-                serde_json::from_slice(&body).map_err(|_| "answers with no inventory".to_owned())
-            }
-            Ok(()) => {
-                Err("says that the request is too old; set both clocks to the same time".to_owned())
-            }
+            Ok(()) if answer.status == StatusCode::OK => serde_json::from_slice(&body)
+                .map_err(|_| "the answer is not an inventory".to_owned()),
+            Ok(()) => Err(
+                "the driver says that the request is too old; set both clocks to the same time"
+                    .to_owned(),
+            ),
             Err(Distrust::Unsigned) => Err(unsigned(answer.status, &answer.headers)),
             Err(Distrust::Ahead(by)) => Err(clock(node, by, "ahead of")),
             Err(Distrust::Behind(by)) => Err(clock(node, by, "behind")),
@@ -82,7 +82,7 @@ impl Reader {
 fn unsigned(status: StatusCode, headers: &HeaderMap) -> String {
     let knows_scheme = headers.get(WWW_AUTHENTICATE).is_some_and(|it| it == SCHEME);
     match status {
-        StatusCode::OK => "answers without the signature of the key".to_owned(),
+        StatusCode::OK => "the answer is not signed with the key".to_owned(),
         StatusCode::NOT_FOUND => "the driver has no inventory".to_owned(),
         StatusCode::UNAUTHORIZED if knows_scheme => {
             "the driver has another key, or another name of its node".to_owned()
@@ -90,7 +90,7 @@ fn unsigned(status: StatusCode, headers: &HeaderMap) -> String {
         StatusCode::UNAUTHORIZED => {
             "the driver is of a version that signs no inventory; update it".to_owned()
         }
-        status => format!("answers with status {}", status.as_u16()),
+        status => format!("the answer has status {}", status.as_u16()),
     }
 }
 

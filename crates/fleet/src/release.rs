@@ -179,9 +179,13 @@ fn go_on(volume: &Volume, claim: &Claim, cause: Loss, lost: &Lost<'_>) -> Verdic
 pub(crate) enum Unfit {
     #[error("the PersistentVolume is being deleted")]
     VolumeInDeletion,
-    #[error("the claim is being deleted; a pod on a node may name it")]
+    #[error(
+        "the claim is being deleted already, and a pod on a node may still name it; if so, delete that pod"
+    )]
     ClaimInDeletion,
-    #[error("the claim has a finalizer of somebody who needs it")]
+    #[error(
+        "the claim has a finalizer other than kubernetes.io/pvc-protection; find out who needs it, and remove it"
+    )]
     Held,
     #[error(
         "an earlier version began the release, and noted no claim; remove the annotation {POLICY_BEFORE} first"

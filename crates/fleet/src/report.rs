@@ -37,7 +37,8 @@ pub(crate) enum Report {
         free: Bytes,
     },
     #[error(
-        "the PersistentVolumes of its pool name the nodes {}, and only one has the disk; name that node yourself",
+        "the PersistentVolumes of its pool name the nodes {}, and only one of them has the disk; label the snapshot content \
+         with that node, by {MANAGED_BY}",
         nodes.join(" and ")
     )]
     PoolOnTwoNodes { nodes: [String; 2] },
@@ -46,11 +47,11 @@ pub(crate) enum Report {
     )]
     SourceUnknown,
     #[error(
-        "the handle of the snapshot content is none of this driver; `rootcellar snapshot list` prints the handles"
+        "the handle of the snapshot content is not one of this driver; `rootcellar snapshot list` prints the handles"
     )]
     MalformedHandle,
     #[error(
-        "the name of node {node} is longer than the 63 characters of a label, so it can have no snapshots"
+        "the name of node {node} is longer than the 63 characters of a label, so its volumes can have no snapshots"
     )]
     NodeNameTooLong { node: String },
     #[error(
@@ -68,11 +69,13 @@ pub(crate) enum Report {
          the data as without an object"
     )]
     FinishedDeletion { node: String },
-    #[error("node {node}, which was to provision the claim, is missing; any node may now")]
+    #[error(
+        "node {node}, which was to provision the claim, is missing; any node may provision it now"
+    )]
     ForgotNode { node: NodeName },
     #[error(
-        "{absent} of {all} nodes with volumes are absent, which is more than a tenth, so nothing is finished or released \
-         without a person; see `rootcellar-fleet plan`"
+        "{absent} of {all} nodes with volumes are absent, which is more than a tenth, so the controller finishes and \
+         releases nothing by itself; see `rootcellar-fleet plan`"
     )]
     TooManyNodesAbsent { absent: usize, all: usize },
     #[error(
@@ -239,7 +242,9 @@ fn choices(ways: Option<&[Command; 2]>, is_bound: bool) -> String {
         return String::new();
     };
     let text = if is_bound {
-        format!(": `{keep}` keeps the data after the claim, `{let_go}` lets it go with the claim")
+        format!(
+            ": `{keep}` keeps the data when the claim is deleted, `{let_go}` deletes it with the claim"
+        )
     } else {
         format!(", and its claim is deleted: `{keep}` keeps the data, `{let_go}` deletes it")
     };

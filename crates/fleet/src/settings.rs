@@ -49,19 +49,19 @@ impl Functions {
 /// How long the controller watches before it believes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Delays {
-    /// Count a node as lost when it was absent for so long, in seconds, minutes or hours
+    /// Count a node as lost when it has been absent for this long, in seconds, minutes or hours
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = parse_time)]
     pub(crate) absent_for: Duration,
 
-    /// Count a retired pool as lost after so long
+    /// Count a pool as lost when it has been retired for this long
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time)]
     pub(crate) retired_for: Duration,
 
-    /// Report a difference that two comparisons show with so much time between them
+    /// Report a difference if two comparisons with this much time between them show it
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_time)]
     pub(crate) compare_every: Duration,
 
-    /// Report a node that has the startup taint for so long
+    /// Report a node that has had the startup taint for this long
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_time, hide = true)]
     pub(crate) tainted_for: Duration,
 }

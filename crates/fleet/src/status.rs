@@ -315,7 +315,7 @@ pub(crate) fn metrics(status: &Status) -> Result<String, fmt::Error> {
         let count = u64::try_from(*count).unwrap_or(u64::MAX);
         unread.get_or_create(&OfKind { kind }).set(count);
     }
-    let help = "The objects that are too long to be read";
+    let help = "How many objects are too long to be read";
     registry.register("unread_objects", help, unread);
     let mut text = String::new();
     text::encode(&mut text, &registry)?;
@@ -346,11 +346,11 @@ fn of_nodes(status: &Status, registry: &mut Registry) {
             kept.get_or_create(&label).set(volumes);
         }
     }
-    let help = "Whether the page of the driver on a node answers in full";
+    let help = "Whether the driver on a node answers the controller, with its records loaded";
     registry.register("page_answers", help, answers);
-    let help = "The PersistentVolumes that name a node which is not in the cluster";
+    let help = "How many PersistentVolumes name a node that is not in the cluster";
     registry.register("absent_node_volumes", help, absent);
-    let help = "The PersistentVolumes of a node that a release set to the policy Retain";
+    let help = "How many PersistentVolumes of a node have the policy Retain because the controller set it to release their claims";
     registry.register("kept_releases", help, kept);
     let help = "1 for each node that has the startup taint";
     registry.register("startup_taint", help, tainted);
@@ -363,7 +363,7 @@ fn of_differences(status: &Status, registry: &mut Registry) {
         let count = u64::try_from(*count).unwrap_or(u64::MAX);
         counts.get_or_create(&OfReason { reason }).set(count);
     }
-    let help = "The differences between the nodes and the objects of the cluster";
+    let help = "How many differences there are between the nodes and the objects of the cluster";
     registry.register("differences", help, counts);
     let named = Family::<OfObject, Gauge<u64, AtomicU64>>::default();
     for Found {
@@ -379,7 +379,8 @@ fn of_differences(status: &Status, registry: &mut Registry) {
         };
         named.get_or_create(&label).set(1);
     }
-    let help = "Each of the first differences; the events have their commands";
+    let help =
+        format!("1 for each of the first {NAMED} differences; the events have their commands");
     registry.register("difference", help, named);
     if let Some(age) = status.compared {
         let seconds = Gauge::<u64, AtomicU64>::default();

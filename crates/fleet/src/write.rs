@@ -69,7 +69,13 @@ impl Writer {
                     namespace, name, ..
                 } = &about.object;
                 let kind = about.kind.plural;
-                tracing::info!(kind, namespace, name, ?outcome, "a fact was not confirmed");
+                tracing::info!(
+                    kind,
+                    namespace,
+                    name,
+                    ?outcome,
+                    "a condition of the change was not confirmed, so nothing was written"
+                );
                 (outcome, None)
             }
             Err(Unconfirmed::Waits(why)) => (Outcome::Waits, Some(why)),
@@ -141,9 +147,9 @@ impl Writer {
         };
         let kind = about.kind.plural;
         if outcome == Outcome::Done {
-            tracing::info!(kind, namespace, name, uid, version, %change, "wrote");
+            tracing::info!(kind, namespace, name, uid, version, %change, "wrote the change");
         } else {
-            tracing::warn!(kind, namespace, name, uid, version, %change, error, "did not write");
+            tracing::warn!(kind, namespace, name, uid, version, %change, error, "did not write the change");
         }
         outcome
     }
@@ -156,7 +162,7 @@ impl Writer {
         let event = self.event(*kind, object, report);
         let home = event.metadata.namespace.clone().unwrap_or_default();
         let kind = kind.plural;
-        tracing::info!(kind, namespace, name, reason = report.reason(), note = %report, "reports");
+        tracing::info!(kind, namespace, name, reason = report.reason(), note = %report, "writes an event");
         let api = Api::<Event>::namespaced(self.server.client.clone(), &home);
         let parameters = PostParams::default();
         let (outcome, error) = finish(api.create(&parameters, &event)).await;

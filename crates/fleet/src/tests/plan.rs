@@ -152,7 +152,7 @@ const KEPT: &str = r#"
 {} | {"spec": {"volumeName": "pv2"}} | do not name each other
 {} | {"status": {"phase": "Lost"}} | do not name each other
 {} | {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}} | the claim is being deleted
-{} | {"metadata": {"finalizers": ["a.example/needed"]}} | somebody who needs it
+{} | {"metadata": {"finalizers": ["a.example/needed"]}} | other than kubernetes.io/pvc-protection
 {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}} | {} | PersistentVolume is being deleted
 {"spec": {"persistentVolumeReclaimPolicy": "Recycle"}} | {} | neither Delete nor Retain
 {"metadata": {"annotations": {"rootcellar.dev/policy-before-release": "Delete"}}, "spec": {"persistentVolumeReclaimPolicy": "Retain"}} | {} | an earlier version

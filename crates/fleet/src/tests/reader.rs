@@ -99,7 +99,7 @@ async fn a_driver_answers_or_its_problem_is_named() {
                 let text = inventory().replace("\"loaded\"", "\"old\"");
                 signed(given, &text, SystemTime::now())
             },
-            Some("answers with no inventory"),
+            Some("the answer is not an inventory"),
         ),
         (
             "a driver whose clock is seven minutes and a half ahead",
@@ -133,7 +133,7 @@ async fn a_driver_answers_or_its_problem_is_named() {
         (
             "a driver whose state directory hangs",
             |_| StatusCode::SERVICE_UNAVAILABLE.into_response(),
-            Some("answers with status 503"),
+            Some("the answer has status 503"),
         ),
     ];
     check(&cases).await;
@@ -146,7 +146,7 @@ async fn an_answer_is_believed_if_the_driver_of_the_node_signed_it() {
         (
             "another pod",
             |_| inventory().into_response(),
-            Some("answers without the signature of the key"),
+            Some("the answer is not signed with the key"),
         ),
         (
             "another pod that repeats an old answer of the driver",
@@ -155,7 +155,7 @@ async fn an_answer_is_believed_if_the_driver_of_the_node_signed_it() {
                 let signature = old.signature(&key, inventory().as_bytes(), SystemTime::now());
                 ([(HEADER, signature)], inventory()).into_response()
             },
-            Some("answers without the signature of the key"),
+            Some("the answer is not signed with the key"),
         ),
         (
             "a pod that changes the driver's answer",
@@ -165,7 +165,7 @@ async fn an_answer_is_believed_if_the_driver_of_the_node_signed_it() {
                 answer.headers_mut().remove("content-length");
                 answer
             },
-            Some("answers without the signature of the key"),
+            Some("the answer is not signed with the key"),
         ),
     ];
     check(&cases).await;
