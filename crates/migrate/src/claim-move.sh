@@ -13,11 +13,11 @@ Usage: sh PLAN                           print this, and the claims with their w
   retain   keep the data if an object is deleted; do this for every claim before you stop any pod
   prepare  make the new volume, and compare its space with the need; the application still runs
   stop     stop the pods; suspend GitOps, autoscalers and operators first, because they start pods again
-  copy     copy the volume and compare both; a repeat goes on where it was
+  copy     copy the volume and compare both; a repeated copy continues where it stopped
   swap     give the claim its new volume: the claim is made again under its name
   start    start the pods; then check the data by the application's own means
-  finish   set the policy of before, when the application was checked; resume what you suspended
-  remove   delete the old volume with its data, when you do not go back; it cannot be undone
+  finish   after you have checked the application, set the former policy; then resume what you suspended
+  remove   delete the old volume with its data, if you will not go back; this step cannot be undone
 USAGE
 }
 

@@ -128,13 +128,13 @@ stream() {
     return "$ended"
 }
 copy_failed() {
-    echo "the copy failed; a repeat goes on where it was. To start the pods with the old volume, undo copy and stop" >&2
+    echo "the copy failed; a repeated copy continues where it stopped. To start the pods with the old volume, undo copy and stop" >&2
     return 1
 }
 check_copy() {
     has_new
     find_mark copied
-    test -n "$mark" || { echo "the copy is not complete; repeat copy, which goes on where it was" >&2; return 1; }
+    test -n "$mark" || { echo "the copy is not complete; repeat the step copy, which continues where it stopped" >&2; return 1; }
 }
 undo_copy() { undo_prepare; }
 

@@ -192,7 +192,7 @@ impl Plan {
             None => return,
         };
         self.refusals.push(format!(
-            "{why}, and it cannot be renamed into the pool: `rootcellar-migrate claim {}` copies it",
+            "{why}, so the directory cannot be renamed into the pool: `rootcellar-migrate claim {}` copies it",
             self.claim
         ));
     }
@@ -252,7 +252,7 @@ impl Plan {
             if paths.any(|path| is_within(path.trim_end_matches('/'), directory)) {
                 let metadata = &pod.metadata;
                 self.warnings.push(format!(
-                    "pod {}/{} mounts the directory of {}/{} by its path: stop it, or the import is refused",
+                    "pod {}/{} mounts the directory of claim {}/{} by its path: stop it, or the import is refused",
                     metadata.namespace, metadata.name, claim.namespace, claim.name
                 ));
             }

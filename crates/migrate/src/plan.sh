@@ -16,7 +16,7 @@ Usage: sh PLAN                           print this, and the claims with their w
   import  import the directory, by a pod on the node
   bind    create the new PersistentVolume, with policy Retain until finish
   start   start the pods; then check the data by the application's own means
-  finish  set the policy of before, when the application was checked; resume what you suspended
+  finish  after you have checked the application, set the former policy; then resume what you suspended
 EOF
 }
 

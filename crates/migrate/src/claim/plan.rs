@@ -102,7 +102,7 @@ impl Plan {
         if cluster.claim(pod_namespace, &name).is_some() {
             self.warnings.push(format!(
                 "begun: claim {name} in namespace {pod_namespace} is of an earlier plan. Go on with that script, or undo its \
-                 steps and save the objects again, because this plan does not know the replicas and the policy of before"
+                 steps and save the objects again, because this plan does not know the former replicas and the former policy"
             ));
         }
     }
@@ -142,7 +142,7 @@ impl Plan {
         let capacity = capacity.and_then(|capacity| quantity::bytes(capacity));
         if facts.is_exclusive() && capacity > Some(facts.bytes.0) {
             self.warnings.push(
-                "space: only one pod can use the old volume, so the step copy finds after the stop whether its files fit"
+                "space: only one pod can use the old volume, so only the step copy, after the stop, shows whether its files fit"
                     .to_owned(),
             );
         }
