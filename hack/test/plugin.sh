@@ -277,7 +277,7 @@ n2    pvc-2  shop/data" "" volumes n1 n2
 row 1 '      "id": "v1-' "" volumes --json n1
 row 0 "n1  wrong  fast  limits       volumes/x: it is so; way out: mend" "" check n1
 row 1 "n2  wrong  fast  limits
-there are faults, or the node cannot be asked: n2 n3" "" check
+these nodes have faults or cannot be asked: n2 n3" "" check
 answer pod1_pool_retire 3 </dev/null
 row 3 "rootcellar: it is so" "pod1 pool retire" exec n1 -- pool retire
 
@@ -304,7 +304,7 @@ pvc-7" "" claims n1 fast --names
 row 0 "pvc-2" "" claims n1 disks/disk1 --names --id "$a"
 sed -i 's/"pool": "other"/"pool": "disks\/disk2"/' pod1_volume_list_--json
 row 1 "pvc-2
-members of the set on node n1 are unavailable or have a quarantined volume: disks/disk2. One that was moved there from pool disks/disk1" "" claims n1 disks/disk1 --names --id "$a"
+members of the set on node n1 are unavailable or have a quarantined volume: disks/disk2. A volume that was moved there from pool disks/disk1" "" claims n1 disks/disk1 --names --id "$a"
 row 0 "pvc-1" "" claims n1 fast --names
 # A new pool has the name of the lost one, and a node reports the id of a pool of another node.
 absent=pvc-7
@@ -383,7 +383,7 @@ objects n2 "v1-$b-9" shop halfway pvc-13 | answer "pod2_volume_undelete_v1-$b-9"
 whole="pod2 volume undelete v1-$b-9
 create $(objects n2 "v1-$b-9" shop halfway pvc-13)
 shop wait pvc/halfway --for jsonpath={.status.phase}=Bound --timeout 1m"
-row 1 "volume   pvc-13, 64 MiB, there, and without its objects" "" undelete halfway
+row 1 "volume   pvc-13, 64 MiB, exists without its Kubernetes objects" "" undelete halfway
 row 0 "claim shop/halfway has its volume again" "$whole" undelete halfway --yes
 before="echo 'pvc-13 csi.rootcellar.dev v1-$b-9 shop halfway Available n2 Retain' >>pvs"
 row 0 "claim shop/halfway has its volume again" "$whole" undelete halfway --yes
@@ -431,7 +431,7 @@ row 0 "n1  wrong [2Jred xy $(printf '\303\251')" "" check n1
 # Nodes without a pod.
 before='echo rootcellar-system 5 >daemonsets'
 row 1 "the DaemonSet of the driver wants pods on 5 nodes, and 2 of them have none, so they are not asked
-there are faults, or the node cannot be asked: (2 without a pod) n2 n3" "" check
+these nodes have faults or cannot be asked: (2 without a pod) n2 n3" "" check
 before='echo rootcellar-system 5 >daemonsets'
 row 1 "2 of them have none" "" undelete halfway --driver-namespace rootcellar-system
 echo "$passed passed, $failed failed, 0 skipped"
