@@ -110,10 +110,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- /* A disk that is mounted over stateDir would hide its records. */ -}}
 {{- if hasPrefix (printf "%s/" $pools) (printf "%s/" $state) -}}
-{{- fail (printf "stateDir: %s is in poolsDir, which is %s; put it beside, where no disk is mounted over it" $state $pools) -}}
+{{- fail (printf "stateDir: %s is in poolsDir, which is %s; put it next to poolsDir, where no disk is mounted over it" $state $pools) -}}
 {{- end -}}
 {{- if hasPrefix (printf "%s/" $state) $pools -}}
-{{- fail (printf "poolsDir: %s is in stateDir, which is %s; put one beside the other" $pools $state) -}}
+{{- fail (printf "poolsDir: %s is in stateDir, which is %s; put them next to each other" $pools $state) -}}
 {{- end -}}
 {{- end -}}
 
