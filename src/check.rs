@@ -271,7 +271,7 @@ impl Examination<'_> {
                 format!("{age} pool {pool}; the server serves the volume once it can read both");
             let (id, name) = (entry.record.id, &self.options.name);
             let remedy = format!(
-                "mount the disk of pool {pool}, or, to use this copy, rootcellar pool retire {pool}; \
+                "mount the disk of pool {pool}, or, to use this copy, run rootcellar pool retire {pool}; \
                  rootcellar volume move {id} --to {name}"
             );
             self.find_of(Level::Wrong, About::Records, &entry.path(), what, remedy);
@@ -299,7 +299,7 @@ impl Examination<'_> {
             );
             let remedy = if enforcement == Enforcement::Project && !record.declines_enforcement() {
                 let id = record.id;
-                format!("delete the pods that use it, then rootcellar volume enforce {id}")
+                format!("delete the pods that use it, then run rootcellar volume enforce {id}")
             } else {
                 format!("{} to a new volume", advice::copy(enforcement))
             };

@@ -64,7 +64,7 @@ pub struct PoolArgs {
     ///
     /// The form is NAME=DIR[,match=GLOB][,init][,overcommit=R][,reserve=BYTES|N%][,keep=TIME]. The
     /// members are named NAME/DIRECTORY, and a class says pool: NAME. A volume goes to the member with
-    /// the most free space. With match, only directories with such names count. A directory without a
+    /// the most free space. With match, only directories whose names match count. A directory without a
     /// mount is never a member. The other options are those of --pool. A ';' separates sets.
     #[arg(long = "pool-set", env = SETS_ENV, value_name = "NAME=DIR[,OPTION...]",
           value_parser = parse_sets)]
@@ -120,7 +120,7 @@ impl CgroupArgs {
 #[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 #[allow(clippy::doc_markdown, reason = "the comments are the help text")]
 pub struct Config {
-    /// Listen on this Unix socket, as unix:///csi/csi.sock
+    /// Listen on this Unix socket, such as unix:///csi/csi.sock
     #[arg(long, env = "CSI_ENDPOINT", value_name = "URL", value_parser = parse_endpoint)]
     pub endpoint: PathBuf,
 
@@ -151,7 +151,7 @@ pub struct Config {
     #[command(flatten)]
     pub driver: DriverArgs,
 
-    /// Serve /healthz, /readyz and /metrics on this address, as 127.0.0.1:9808 [default: off]
+    /// Serve /healthz, /readyz and /metrics on this address, such as 127.0.0.1:9808 [default: off]
     #[arg(long, value_name = "ADDR:PORT")]
     pub http: Option<SocketAddr>,
 

@@ -99,7 +99,7 @@ pub enum Error {
     NotPublishedThere { id: String, path: PathBuf },
     #[error(
         "pool {pool} is not on this node now; mount it, add it to the pools of this node, or, if it is lost for \
-         good, `rootcellar pool retire {pool}`"
+         good, run `rootcellar pool retire {pool}`"
     )]
     PoolNotHere { pool: PoolId },
     #[error(
@@ -110,7 +110,7 @@ pub enum Error {
     /// A move of the volume is not finished, and the copy that is here may be older than the other one.
     #[error(
         "volume {id} was being moved between pool {pool} and pool {other}, and the copy in {pool} may be \
-         out of date; mount the disk of {other}, or, if it is lost for good, `rootcellar pool retire \
+         out of date; mount the disk of {other}, or, if it is lost for good, run `rootcellar pool retire \
          {other}`; then `rootcellar volume move {id} --to {pool}` uses the copy"
     )]
     MoveUnfinished {
@@ -129,7 +129,9 @@ pub enum Error {
     /// Another call works on the same object, or just did.
     #[error(transparent)]
     Busy(Busy),
-    #[error("starting_token {token:?} is not one of ours; list again from the beginning")]
+    #[error(
+        "starting_token {token:?} is not one that this driver gave; list again from the beginning"
+    )]
     BadToken { token: String },
     #[error("the driver is loading its records; try again")]
     Loading,

@@ -231,7 +231,9 @@ async fn check_socket(
         let reason = match tokio::task::spawn_blocking(check).await {
             Ok(Check::Ours) => None,
             Ok(Check::Remade(listener)) => {
-                tracing::warn!("no server had a socket at the endpoint any more; made it again");
+                tracing::warn!(
+                    "no server listened at the endpoint any more, so this server made its socket again"
+                );
                 if remaking.send(listener).await.is_err() {
                     return Error::Internal("nobody accepts connections any more".into());
                 }
@@ -349,7 +351,10 @@ async fn discover(volumes: &Arc<Volumes>) -> Error {
 async fn drain(grpc: JoinHandle<Result<(), tonic::transport::Error>>, edge: &Edge) {
     if tokio::time::timeout(DRAIN, edge.close()).await.is_err() {
         let seconds = DRAIN.as_secs();
-        tracing::warn!(seconds, "calls are still running; stopping without them");
+        tracing::warn!(
+            seconds,
+            "calls are still running, and the driver stops without waiting for them"
+        );
     }
     // An error says that the time is over.
     let _ = tokio::time::timeout(FLUSH, grpc).await;

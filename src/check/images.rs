@@ -89,7 +89,7 @@ impl Examination<'_> {
             // It may be detached meanwhile.
             let problem = match (device.shows_all(status.length), device.has_direct_io()) {
                 (Ok(false), _) => "does not show all of its image",
-                (_, Ok(false)) => "has no direct I/O, so that a full disk may lose writes",
+                (_, Ok(false)) => "has no direct I/O, so a full disk may lose writes",
                 _ => continue,
             };
             let what = format!("its device {} {problem}", device.path.display());

@@ -64,7 +64,7 @@ fn waiting(entry: &ImportEntry, pool: &Path) -> (String, String) {
         ),
         Some(origin) => (
             format!("{} waits to become volume {id}, or was it", origin.path),
-            format!("run the interrupted import again, or rootcellar volume export {id}"),
+            format!("run the interrupted import again, or run rootcellar volume export {id}"),
         ),
         None => {
             let at = entry.path(pool);

@@ -188,7 +188,9 @@ impl Examination<'_> {
             let Some(id) = id.filter(|id| recorded.contains_key(id)) else {
                 continue;
             };
-            let what = format!("its data is charged to quota id {id}, which is another's");
+            let what = format!(
+                "its data is charged to quota id {id}, which belongs to another volume or snapshot"
+            );
             let at = &quarantined.path;
             let data = self.options.path.join(at).join(layout::DATA);
             let remedy = advice::discharge(opened.quota.enforcement(), &data);

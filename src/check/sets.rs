@@ -110,7 +110,7 @@ fn same_names(traits: &Traits, other: &Report, its: &Traits) -> impl Iterator<It
                 ),
                 format!(
                     "kubectl get persistentvolume {name} -o jsonpath={{.spec.csi.volumeHandle}}; if it \
-                     prints the other id, rootcellar volume delete {id}"
+                     prints the other id, run rootcellar volume delete {id}"
                 ),
             )
         };

@@ -33,7 +33,7 @@ struct HostArgs {
     #[arg(long)]
     host: bool,
 
-    /// Report whether it is possible, and change nothing
+    /// Report whether the command would succeed, and change nothing
     #[arg(long)]
     dry_run: bool,
 

@@ -21,7 +21,7 @@ pub(super) struct UndeleteArgs {
     #[arg(long = "as", value_name = "NAME")]
     name: Option<VolumeName>,
 
-    /// Bring back this one of several with the id, and not the newest
+    /// Bring back this entry, and not the newest, if several deleted ones have the id
     #[arg(long, value_name = "ENTRY")]
     entry: Option<Uuid>,
 
@@ -45,7 +45,7 @@ pub(super) struct UndeleteSnapshotArgs {
     #[arg(value_parser = parse_id::<SnapshotId>, required = true)]
     ids: Vec<SnapshotId>,
 
-    /// Bring back this one of several with the id, and not the newest
+    /// Bring back this entry, and not the newest, if several deleted ones have the id
     #[arg(long, value_name = "ENTRY")]
     entry: Option<Uuid>,
 

@@ -21,7 +21,7 @@ pub(super) struct LimitArgs {
     #[arg(value_parser = parse_id::<VolumeId>, required_unless_present = "lift_all")]
     id: Option<VolumeId>,
 
-    /// Let pods read this number of bytes per second, as 50Mi, or none for no limit
+    /// Let pods read this number of bytes per second, such as 50Mi, or none for no limit
     #[arg(long, value_name = "BYTES", value_parser = bytes, group = "change")]
     read_bytes: Option<u64>,
 
@@ -29,7 +29,7 @@ pub(super) struct LimitArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes, group = "change")]
     write_bytes: Option<u64>,
 
-    /// Let pods read this number of times per second, as 500
+    /// Let pods read this number of times per second, such as 500
     #[arg(long, value_name = "NUMBER", value_parser = operations, group = "change")]
     reads: Option<u64>,
 

@@ -16,7 +16,9 @@ pub enum HostRefusal {
     Unreadable { at: PathBuf, errno: Errno },
     #[error("{at} contains a pool, as its {marker} shows; take that away first")]
     HasPool { at: PathBuf, marker: PathBuf },
-    #[error("{at} in {of} has {all} names, and {out} of them are outside; remove those")]
+    #[error(
+        "{at} in {of} has {all} hard links, and {out} of them are outside of that directory; remove those"
+    )]
     NamesOutside {
         at: PathBuf,
         of: PathBuf,
@@ -82,7 +84,7 @@ pub enum HostRefusal {
          cannot be there"
     )]
     NotPut { error: Cause },
-    #[error("volume {id} was exported to {at} before, where no directory is now")]
+    #[error("volume {id} was exported to {at} before, and no directory is there now")]
     NoExport { id: VolumeId, at: PathBuf },
     #[error("{at} is the file of another volume, as its text says; choose another path with --to")]
     ToNotice { at: PathBuf },
@@ -97,11 +99,11 @@ pub enum HostRefusal {
     #[error("another import of {name} has begun meanwhile; choose another --name")]
     Begun { name: VolumeName },
     #[error(
-        "the directory {from} waits already to become volume {name:?}; import {from} again to finish that"
+        "the directory {from} already waits to become volume {name:?}; import {from} again to finish that"
     )]
     ImportWaits { from: String, name: VolumeName },
     #[error(
-        "the directory of an export waits already to become volume {name:?}; run `rootcellar volume export \
+        "the directory of an export already waits to become volume {name:?}; run `rootcellar volume export \
          {id}` to finish that"
     )]
     ExportWaits { id: VolumeId, name: VolumeName },
@@ -112,9 +114,9 @@ pub enum HostRefusal {
     )]
     NotGivenBack { refused: Cause, error: Cause },
     #[error(
-        "{at} is the file of another import, as its text says; use the name and the pool of that"
+        "{at} is the file of another import, as its text says; give the name and the pool of that import"
     )]
     Notice { at: PathBuf },
-    #[error("{at} became volume {id}, and is a directory again; move that elsewhere")]
+    #[error("{at} became volume {id}, and a directory is there again; move it elsewhere")]
     DirectoryAgain { at: PathBuf, id: VolumeId },
 }

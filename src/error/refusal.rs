@@ -60,7 +60,7 @@ pub enum Refusal {
     #[error(transparent)]
     Mount(mount::Error),
     #[error(
-        "volume {id} has limits of I/O, which this node cannot set: {fault}; or remove them by `rootcellar volume limit {id}`"
+        "volume {id} has limits of I/O, which this node cannot set: {fault}; you can also remove them by `rootcellar volume limit {id}`"
     )]
     NoIoLimits { id: VolumeId, fault: CgroupFault },
     #[error(
@@ -73,8 +73,8 @@ pub enum Refusal {
     #[error("volume {id} is published at {at:?}; delete the pods that use it first")]
     Published { id: VolumeId, at: PathBuf },
     #[error(
-        "the size of volume {id} is not enforced throughout yet, and renames in it would fail; run \
-         `rootcellar volume enforce {id}` to its end"
+        "the size of volume {id} is enforced only in part yet, so renames in the volume would fail; run \
+         `rootcellar volume enforce {id}` until it succeeds"
     )]
     Enforcing { id: VolumeId },
     #[error("volume {id} has a whole disk (exclusive: true), which leaves no space for snapshots")]
@@ -135,12 +135,12 @@ pub enum Refusal {
     #[error("pool {pool} has another volume with the name of volume {id}; choose another member")]
     MoveToName { pool: PoolName, id: VolumeId },
     #[error(
-        "pool {pool} still has snapshots of volume {id}, or clones, from before, whose blocks count as its own; \
-         delete them, or choose another member"
+        "pool {pool} still has snapshots or clones of volume {id} from before it was moved away, and their blocks would \
+         count as those of the volume; delete them, or choose another member"
     )]
     MoveToSnapshots { pool: PoolName, id: VolumeId },
     #[error(
-        "volume {id} is an image, which is not moved to btrfs, as in pool {pool}; choose a member on \
+        "volume {id} is an image, and images cannot be moved to btrfs, which pool {pool} is on; choose a member on \
          another filesystem"
     )]
     MoveOfImage { pool: PoolName, id: VolumeId },
@@ -153,8 +153,8 @@ pub enum Refusal {
     )]
     MoveOfLimit { pool: PoolName, id: VolumeId },
     #[error(
-        "pool {pool} has no directory that waits to become volume {name:?}; `rootcellar volume import` \
-         takes it"
+        "pool {pool} has no directory that waits to become volume {name:?}; run `rootcellar volume \
+         import`, which moves the directory into the pool"
     )]
     NoImport { pool: PoolName, name: VolumeName },
     #[error("volume {id} has the name {name} already, and was not imported; choose another --name")]
@@ -163,8 +163,8 @@ pub enum Refusal {
     #[error("volume {id} has the name {name} already; choose another --name")]
     NameTaken { id: VolumeId, name: VolumeName },
     #[error(
-        "this command is of an earlier version, and would copy the directory, which no rename takes into the pool; \
-         `rootcellar-migrate claim` copies a claim into a new volume"
+        "this command is of an earlier version, and would copy the directory, because it cannot be renamed into the \
+         pool; `rootcellar-migrate claim` copies a claim into a new volume"
     )]
     CopyByCommand,
     /// The answer of the server to a command.
@@ -199,7 +199,7 @@ pub enum Unsuitable {
     )]
     NoEnforcement { pool: PoolName },
     #[error(
-        "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, or \
+        "pool {pool} is cordoned: it gets no new volumes, snapshots or copies; use another pool, or run \
          `rootcellar pool uncordon {pool}`"
     )]
     Cordoned { pool: PoolName },
@@ -214,7 +214,7 @@ pub enum Unsuitable {
     },
     #[error("the volume has {has}, and fs_type {wants:?} is asked for")]
     Format { has: &'static str, wants: String },
-    #[error("the class limits I/O, which this node cannot: {fault}")]
+    #[error("the class limits I/O, which this node cannot do: {fault}")]
     NoIoLimits { fault: CgroupFault },
     #[error("pool {pool} can get no image: {fault}")]
     NoProgram { pool: PoolName, fault: FormatFault },
@@ -243,13 +243,15 @@ pub enum OutOfRange {
         least: Bytes,
         size: Bytes,
     },
-    #[error("an image has a multiple of {block}, and {size} is above the limit, {limit}")]
+    #[error(
+        "the size of an image is a multiple of {block}, and the next one, {size}, is above the limit, {limit}"
+    )]
     AboveLimit {
         block: Bytes,
         size: Bytes,
         limit: Bytes,
     },
-    #[error("an image with {format} has at least {}, and the request is for {size}", .format.least_size())]
+    #[error("an image with {format} has at least {}, and the request is for {size}; request a larger size", .format.least_size())]
     SmallImage { format: Format, size: Bytes },
     #[error(
         "capacity_range: limit_bytes is {limit}, and the volume has {size} already; volumes do not shrink"
@@ -275,11 +277,11 @@ pub enum Existing {
 /// The difference between an object and a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Difference {
-    #[error("it is a copy of nothing")]
+    #[error("it is not a copy")]
     NoCopy,
     #[error("it is a copy of {0}")]
     CopyOf(Source),
-    #[error("it has {has}, asked for are {required} up to {}", up_to(*.limit))]
+    #[error("it has {has}, and the request is for {required} up to {}", up_to(*.limit))]
     Size {
         has: Bytes,
         required: Bytes,
@@ -312,9 +314,9 @@ pub enum Difference {
     Link,
     #[error("it is neither a directory nor a mount; remove it")]
     OtherFile,
-    #[error("it is a mount that was not there a moment ago; remove it")]
+    #[error("it is a mount that was not there a moment ago; unmount it")]
     NewMount,
-    #[error("it is no empty file; remove it")]
+    #[error("it is a file that is not empty; remove it")]
     NoEmptyFile,
     #[error("it is a directory that is not empty; remove it")]
     NoEmptyDirectory,

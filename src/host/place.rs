@@ -87,7 +87,7 @@ impl HostPool {
             && at.is_notice_of(id)
             && let Err(errno) = self.os.unlink(&at.parent, &at.name)
         {
-            tracing::warn!(path = %path.display(), %errno, "left the file of an import");
+            tracing::warn!(path = %path.display(), %errno, "cannot remove the file that the import left there");
         }
     }
 
@@ -205,7 +205,7 @@ impl HostPool {
         let noted = noted.map_err(|errno| Fault::new("note an export in", errno));
         match noted {
             Err(fault) if fault.is_full() => {
-                tracing::warn!(%id, "the disk is full, so a repeated export does not find this one");
+                tracing::warn!(%id, "the disk is full, so the driver cannot note this export, and a repeated command does not find it");
                 Ok(())
             }
             noted => noted.map_err(|fault| self.fault(fault)),

@@ -111,7 +111,12 @@ pub(super) fn expand(request: csi::NodeExpandVolumeRequest) -> Result<ExpandRequ
 
 /// The entry of a deleted object, as `list --deleted` shows it.
 pub(super) fn entry(text: &str) -> Result<Uuid> {
-    let problem = |_| Error::invalid("entry", format!("{text:?} is not one of list --deleted"));
+    let problem = |_| {
+        Error::invalid(
+            "entry",
+            format!("{text:?} is not an entry that list --deleted prints"),
+        )
+    };
     Uuid::try_parse(text).map_err(problem)
 }
 

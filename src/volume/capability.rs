@@ -50,7 +50,7 @@ pub(super) fn asked_image(class: &Class, capabilities: &[Capability]) -> Result<
         _ if class.exclusive => Some(("exclusive", "true is for directories, not for images")),
         _ if class.enforcement == EnforcementPolicy::None => Some((
             "enforcement",
-            "none is impossible, because an image always has its size",
+            "none is impossible, because the size of an image is always enforced",
         )),
         _ => None,
     };
@@ -77,7 +77,7 @@ fn filesystem(class: &Class, capabilities: &[Capability]) -> Result<ImageContent
     if let (Some(first), Some(other)) = (first, named.find(|other| Some(*other) != first)) {
         return Err(Error::invalid(
             "volume_capabilities",
-            format!("a volume has one filesystem, and asked for are {first:?} and {other:?}"),
+            format!("a volume has one filesystem, and the request is for {first:?} and {other:?}"),
         ));
     }
     let name = first.map_or("ext4", String::as_str);

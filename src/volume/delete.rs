@@ -71,7 +71,7 @@ impl Volumes {
             Location::Absent {
                 is_pool_here: false,
             } if self.known_pools.is_retired(id.pool())? => {
-                tracing::warn!(%id, "was in a retired pool");
+                tracing::warn!(%id, "the pool of the object is retired, so the object counts as deleted");
                 return Ok(None);
             }
             Location::Quarantined {
@@ -81,7 +81,7 @@ impl Volumes {
             } => {
                 let _work = pool.begin()?;
                 if let Some(entry) = pool.find_emptied::<R>(id, &quarantined.path)? {
-                    tracing::warn!(%id, "its data was removed by hand; its record is deleted");
+                    tracing::warn!(%id, "the data of the object was removed by hand, so the driver deletes its record");
                     pool.delete_emptied(entry)?;
                     return Ok(None);
                 }

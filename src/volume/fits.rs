@@ -130,7 +130,8 @@ pub(super) fn check_fits(
         }
         match has.zip(asked) {
             Some((has, asked)) if !has.suits(asked) => {
-                let problem = format!("the volume is an image ({has}), and asked for is {asked}");
+                let problem =
+                    format!("the volume is an image ({has}), and the request is for {asked}");
                 return Err(Error::invalid("volume_capabilities", problem));
             }
             Some(_) => {}

@@ -163,7 +163,7 @@ impl ImageDevices {
             if !state.limits.is_none()
                 && let Err(error) = self.set(device.number, IoLimits::NONE)
             {
-                tracing::warn!(volume = %device.volume, %error, "a limit of I/O stays, so that writing back takes longer");
+                tracing::warn!(volume = %device.volume, %error, "cannot lift a limit of I/O, so writing back takes longer");
             }
         }
         Lifted { of: self, devices }

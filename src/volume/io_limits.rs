@@ -123,15 +123,15 @@ impl Volumes {
         let shown = match self.mounter.shown_loops() {
             Ok(shown) => shown,
             Err(error) => {
-                tracing::warn!(%error, "left limits of I/O without a volume");
+                tracing::warn!(%error, "cannot remove limits of I/O that no volume has");
                 return;
             }
         };
         match self.image_devices.clear(&shown) {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "removed limits of I/O without a volume"),
+            Ok(count) => tracing::info!(count, "removed limits of I/O that no volume has"),
             Err(CgroupFault::Io(error)) => {
-                tracing::warn!(%error, "left limits of I/O without a volume");
+                tracing::warn!(%error, "cannot remove limits of I/O that no volume has");
             }
             // A node that cannot limit has no limits.
             Err(error) => tracing::debug!(%error, "there are no limits of I/O"),
@@ -163,7 +163,7 @@ impl Volumes {
             match restored {
                 Ok(false) => {}
                 Ok(true) => {
-                    tracing::warn!(%id, "the kernel had lost limits of I/O, and has them again");
+                    tracing::warn!(%id, "the kernel had lost the limits of I/O of a volume, and the driver has set them again");
                 }
                 Err(error) => {
                     if self.image_devices.reports(volume, true) {

@@ -66,7 +66,7 @@ impl Volumes {
         committed?;
         match (finished, self.served::<VolumeRecord>(parsed)) {
             (Err(error), Ok((pool, _))) if Arc::ptr_eq(&pool, &target) => {
-                tracing::warn!(id, %error, "the former copy of a moved volume is left for now");
+                tracing::warn!(id, %error, "cannot delete the former copy of a moved volume; the driver tries again");
             }
             (Ok(Some(entry)), _) => return Err(changed(parsed, &entry)),
             (finished, found) => {
@@ -173,7 +173,7 @@ impl Volumes {
         // The former volume may still be mounted, although its disk is lost.
         self.check_unpublished(&copy.pool, &copy.entry)?;
         copy.pool.complete_move(&copy.entry)?;
-        tracing::warn!(%id, pool = %copy.pool.name(), "uses the copy that an interrupted move left");
+        tracing::warn!(%id, pool = %copy.pool.name(), "the copy that an interrupted move left is the volume now");
         Ok(Some(copy.pool.name().clone()))
     }
 
@@ -213,7 +213,7 @@ impl Volumes {
             Location::Served { former, .. } => {
                 // A disk that does not answer must not delay the calls for the volume, which is elsewhere.
                 for copy in former.iter().filter(|copy| copy.pool.silence().is_none()) {
-                    tracing::info!(%id, pool = %copy.pool.name(), "deletes the old copy of a move");
+                    tracing::info!(%id, pool = %copy.pool.name(), "deletes the former copy of a moved volume");
                     let _work = copy.pool.begin()?;
                     copy.pool.delete(&copy.entry, Deletion::ForGood)?;
                 }
@@ -244,7 +244,7 @@ impl Volumes {
         self.moves.fetch_add(1, Ordering::SeqCst);
         let pool = stays.pool.name();
         match &changed {
-            None => tracing::info!(%id, %pool, "moved"),
+            None => tracing::info!(%id, %pool, "the volume was moved to this pool"),
             Some(entry) => {
                 let entry = entry.display();
                 tracing::warn!(%id, %pool, %entry, "undid a move, because the volume has changed");

@@ -144,7 +144,7 @@ impl Pools {
             (None, [only]) => only,
             (None, _) => find("default").ok_or_else(|| {
                 let problem = format!(
-                    "missing, and this node has several pools ({}), none of them called default",
+                    "missing, and this node has several pools ({}), none of them called default; name one in the class",
                     shown()
                 );
                 Error::invalid("parameter \"pool\"", problem)

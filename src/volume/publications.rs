@@ -69,7 +69,7 @@ impl Publications {
         drop(devices);
         for (device, errno) in loops::keep_all(paths) {
             let device = device.display();
-            tracing::warn!(%device, %errno, "a device may be detached while no driver runs");
+            tracing::warn!(%device, %errno, "cannot keep a device of a volume attached while no driver runs");
         }
     }
 
@@ -94,7 +94,7 @@ impl Publications {
                 && let Err(errno) = held.device.write_back()
             {
                 let device = held.device.path.display();
-                tracing::warn!(%device, %errno, "not all that a pod has written is in its block volume");
+                tracing::warn!(%device, %errno, "cannot write back everything that a pod has written to its block volume, so its last writes may be lost");
             }
             if let Err(errno) = held.device.detach() {
                 outcome = Err(PathFault::at("detach", &held.device.path)(errno).into());

@@ -104,7 +104,7 @@ impl Volumes {
             let is_shown = shown.contains(&device);
             self.learn_io_limits(&entry.record, device, is_shown);
             if let Err(error) = self.adopt(&entry.record, device, file, is_shown) {
-                tracing::warn!(%id, %error, "left a device as it was");
+                tracing::warn!(%id, %error, "cannot take over the device of an image from the former server");
             }
         }
         if !images.is_empty() {
@@ -176,7 +176,7 @@ impl Volumes {
                 continue;
             }
             if let Err(error) = pool.refill(&entry) {
-                tracing::warn!(%id, %error, "a thick image lacks blocks");
+                tracing::warn!(%id, %error, "cannot give a thick image the blocks that it lacks");
             }
         }
     }
@@ -203,11 +203,13 @@ impl Volumes {
                     tracing::warn!(%device, %file, "somebody attached a file to a device of the driver");
                 }
             }
-            Err(error) => tracing::warn!(%error, "left unused devices"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot detach unused devices; the driver tries again later");
+            }
         }
         // Its target may have been unpublished meanwhile.
         if let Err(error) = released.and_then(|()| self.detach_unused(None)) {
-            tracing::warn!(%error, "left unused devices");
+            tracing::warn!(%error, "cannot detach unused devices; the driver tries again later");
         }
     }
 }

@@ -39,7 +39,7 @@ impl Volumes {
             }
             if let Err(error) = self.trim_image(pool, &entry) {
                 let id = entry.record.id;
-                tracing::warn!(%id, %error, "an image keeps blocks that it does not use");
+                tracing::warn!(%id, %error, "cannot trim an image, so it keeps blocks that it does not use");
             }
             // Its last unpublish left the device, because the trim still had the filesystem.
             if !self.is_published(&entry) {

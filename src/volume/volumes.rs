@@ -173,7 +173,7 @@ impl Volumes {
         let timeout = timeout.saturating_duration_since(Instant::now());
         let timeout = timeout.max(Duration::from_secs(1));
         Ok(outcome.recv_timeout(timeout).unwrap_or_else(|_| {
-            tracing::error!(pool = %pool.name(), "does not open; continuing without it");
+            tracing::error!(pool = %pool.name(), "the pool does not open in time, so the driver starts without it");
             Some(Unavailable::Opening)
         }))
     }
@@ -204,7 +204,7 @@ impl Volumes {
             tracing::info!(pool = %name, %path, "found a member of a pool set");
         }
         for pool in &found.removed {
-            tracing::info!(pool = %pool.name(), "is no member of a pool set any more");
+            tracing::info!(pool = %pool.name(), "the pool is not a member of its set any more");
             pool.trash.end();
         }
         for part in &found.parts {

@@ -247,7 +247,7 @@ const OBSTACLES: [Obstacle; 11] = [
     (
         "a name outside",
         |host| fs::hard_link(host.old().join("file"), host.old().with_file_name("out")).unwrap(),
-        "has 3 names, and 1 of them are outside",
+        "has 3 hard links, and 1 of them are outside",
         |host| fs::remove_file(host.old().with_file_name("out")).unwrap(),
     ),
     (
@@ -463,7 +463,7 @@ fn a_name_outside_that_was_made_meanwhile_is_refused() {
     let (code, problem) = host.import().unwrap_err();
     assert_eq!(code, Code::FailedPrecondition);
     assert!(
-        problem.contains("has 3 names, and 1 of them are outside"),
+        problem.contains("has 3 hard links, and 1 of them are outside"),
         "{problem}"
     );
     assert_tree(&host.old(), "content");

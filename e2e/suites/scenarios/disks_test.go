@@ -22,7 +22,7 @@ var disks = []entry{
 }
 
 const (
-	notMounted = "unavailable: nothing is mounted at its path, which must be a mount point; mount the disk, or, if it is lost for good, `rootcellar pool retire`"
+	notMounted = "unavailable: nothing is mounted at its path, which must be a mount point; mount the disk, or, if it is lost for good, run `rootcellar pool retire`"
 	// within is the documented time until a new disk is in use. The driver checks every two seconds, the provisioner
 	// every five.
 	within = 10 * time.Second

@@ -172,7 +172,11 @@ fn a_quarantined_directory_is_reported_with_its_path() {
     fs::create_dir(&copy).unwrap();
     fs::rename(rig.data("other"), copy.join("data")).unwrap();
     let report = report_on(&rig.node.pool());
-    let strange = wrong(&report, About::Records, "its name is none of this driver's");
+    let strange = wrong(
+        &report,
+        About::Records,
+        "its name is not one that this driver gives",
+    );
     assert_eq!(strange.volume, Some("volumes/copy".into()));
     let lost = wrong(&report, About::Records, "its data is missing");
     assert_eq!(lost.volume, Some(below(&rig, "other")));
@@ -192,7 +196,7 @@ fn a_quarantined_directory_is_reported_with_its_path() {
     )
     .unwrap();
     let report = report_on(&rig.node.pool());
-    let copy = wrong(&report, About::Limits, "which is another's");
+    let copy = wrong(&report, About::Limits, "which belongs to another");
     assert_eq!(copy.volume, Some("volumes/copy".into()));
 }
 

@@ -48,7 +48,7 @@ fn wrong_disks(node: &PodNode, well: &Path) -> Vec<Wrong> {
         (
             "new-copied",
             "a copy of a pool that is served",
-            "is a copy of pool well's",
+            "is a copy of the disk of pool well",
         ),
     ];
     let wrong = kinds.map(|(pool, kind, reason)| {

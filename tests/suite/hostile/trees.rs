@@ -233,7 +233,10 @@ async fn an_entry_that_resists_is_reported_and_reclaimed_later() {
         assert_eq!(names(&left), ["bound", "hanging", "memory"]);
         assert_eq!(names(&left.join("memory")), ["file"], "{filesystem}");
         let log = place.server().log();
-        assert!(log.contains("something in the trash resists"), "{log}");
+        assert!(
+            log.contains("an entry of the trash cannot be removed yet"),
+            "{log}"
+        );
         place.assert_untouched(filesystem);
 
         drop(daemon);

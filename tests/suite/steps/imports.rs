@@ -70,7 +70,7 @@ fn assert_not_unlimited(fixture: &StepFixture, quota: &FakeQuota) {
             fixture.driver().unpublish(&id, &target).unwrap();
         }
         Err(error) => assert!(
-            error.to_string().contains("is not enforced throughout"),
+            error.to_string().contains("is enforced only in part"),
             "{error}"
         ),
     }

@@ -47,7 +47,7 @@ impl Default for CgroupPlace {
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupFault {
     #[error(
-        "{tree} has no cgroup v2, which alone limits the I/O of pods; boot the node with cgroup v2"
+        "{tree} has no cgroup v2, which the driver needs to limit the I/O of pods; boot the node with cgroup v2"
     )]
     NoTree { tree: PathBuf },
     #[error(

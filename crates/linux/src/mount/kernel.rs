@@ -210,7 +210,7 @@ fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Targe
     };
     if let Err(errno) = device.use_direct_io() {
         let path = device.path.display();
-        tracing::warn!(device = %path, %errno, "no direct I/O: a full disk may lose writes");
+        tracing::warn!(device = %path, %errno, "the device of an image has no direct I/O, so a full disk may lose writes");
     }
     if allocation == Allocation::Thick {
         device.keep_blocks();

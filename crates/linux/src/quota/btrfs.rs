@@ -143,7 +143,10 @@ impl BtrfsQuota {
         };
         if let Err(errno) = limited.and_then(|()| make(Some(qgroup(id)))) {
             if self.release(os, id).is_err() {
-                tracing::warn!(id, "left a qgroup");
+                tracing::warn!(
+                    id,
+                    "cannot release a quota id; its qgroup stays until the pool is opened again"
+                );
             }
             return Err(errno);
         }

@@ -130,7 +130,10 @@ impl Quota for ProjectQuota {
             // The next start finds a directory that stays.
             let _ = os.rmdir(dir, name);
             if self.release(os, id).is_err() {
-                tracing::warn!(id, "left a limit");
+                tracing::warn!(
+                    id,
+                    "cannot release a quota id; its limit stays until the pool is opened again"
+                );
             }
             return Err(errno);
         }

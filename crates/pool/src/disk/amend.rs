@@ -68,7 +68,7 @@ impl Disk {
         if made.is_err()
             && let Err(errno) = os.unlink_any(&self.staging, &name)
         {
-            tracing::warn!(%errno, "left in staging");
+            tracing::warn!(%errno, "cannot remove a file from staging; it stays until the pool is opened again");
         }
         match made {
             Err(fault) if fault.is_full() => Ok(()),
@@ -160,7 +160,7 @@ impl<D: Deref<Target = Disk>> Amendment<D> {
             && !self.is_committed
             && let Err(errno) = self.disk.context.os.unlink_any(&self.disk.staging, name)
         {
-            tracing::warn!(%errno, "left in staging");
+            tracing::warn!(%errno, "cannot remove a file from staging; it stays until the pool is opened again");
         }
     }
 }

@@ -61,7 +61,7 @@ pub fn read_entry<R: Record>(
     name: &OsStr,
     pool: PoolId,
 ) -> Result<Option<Entry<R>>, Unreadable> {
-    let foreign = || Unreadable::Damaged("its name is none of this driver's".into());
+    let foreign = || Unreadable::Damaged("its name is not one that this driver gives".into());
     let directory = name.to_str().ok_or_else(foreign)?;
     let hash = layout::hash_of(directory).ok_or_else(foreign)?;
     let record = read_directory::<R>(home, name, pool, Some(hash))?;

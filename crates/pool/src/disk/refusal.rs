@@ -15,7 +15,7 @@ use crate::disk::unfinished::UnfinishedCopy;
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     #[error(
-        "{id} exists, so the deleted one cannot come back under its id; give it a name with --as"
+        "{id} exists, so the deleted one cannot come back under its id; give it another name with --as"
     )]
     IdTaken { id: String },
     #[error("volume {id} has no size that could be enforced")]
@@ -99,7 +99,7 @@ pub enum Refusal {
     )]
     ManyFilesInDirectory { has: u64, size: Bytes, max: u64 },
     #[error(
-        "{at} in the directory has {all} names, and {outside} of them are outside; remove those"
+        "{at} in the directory has {all} hard links, and {outside} of them are outside of the directory; remove those"
     )]
     NamesOutside { at: PathBuf, all: u32, outside: u32 },
     #[error(
@@ -119,16 +119,16 @@ pub enum Refusal {
          takes no directory; `rootcellar-migrate claim` copies a claim into a new volume"
     )]
     OnlyNewDirectories { pool: PoolName },
-    #[error("volume {id} is an image, and is not exported; copy its data")]
+    #[error("volume {id} is an image, so it cannot be exported; copy its data")]
     ExportOfImage { id: VolumeId },
-    #[error("volume {id} was moved from another pool, and is not exported; copy its data")]
+    #[error("volume {id} was moved from another pool, so it cannot be exported; copy its data")]
     ExportOfMoved { id: VolumeId },
     #[error(
-        "volume {id} shares blocks with the source of which it is a copy, and is not exported; copy its data"
+        "volume {id} shares blocks with the source of which it is a copy, so it cannot be exported; copy its data"
     )]
     ExportOfCopy { id: VolumeId },
     #[error(
-        "volume {id} has a quota id that only its deletion removes, as on btrfs, and is not exported; \
+        "volume {id} has a quota id that only its deletion removes, as on btrfs, so it cannot be exported; \
          `rootcellar-migrate claim` copies its claim into a volume of another class"
     )]
     ExportOfCounted { id: VolumeId },

@@ -46,7 +46,7 @@ reasons! {
     File { path: String }: "{path} is a file, not a directory", "move it away, or give the pool another path";
     /// The path is no mount point, and must be one.
     NotMounted: "nothing is mounted at its path, which must be a mount point",
-        "mount the disk, or, if it is lost for good, `rootcellar pool retire`";
+        "mount the disk, or, if it is lost for good, run `rootcellar pool retire`";
     /// The path is a bind of a directory, and the pool has `require-mount`.
     CannotTell: "it is not certain that its disk is mounted: the mount at its path does not show the root of a filesystem",
         "give the driver a directory above the pool instead";
@@ -54,7 +54,7 @@ reasons! {
     Unmarked: "its path holds no pool", "make one with `rootcellar pool init`, or the option init";
     MarkerLost { remembered: PoolId } hides remembered:
         "its path held pool {remembered} before and holds none now",
-        "mount the right disk, or, if that is lost for good, `rootcellar pool retire {remembered}`";
+        "mount the right disk, or, if that is lost for good, run `rootcellar pool retire {remembered}`";
     MarkerDamaged(reason: String) hides reason: "its marker .rootcellar/pool.json cannot be trusted: {reason}";
     Swapped { found: PoolId, remembered: PoolId } hides found remembered:
         "its path holds pool {found}, and held pool {remembered} before",
@@ -68,7 +68,7 @@ reasons! {
     Locked: "another server, or unfinished work of this one, has its lock";
     SharesFilesystem { with: PoolName }: "it is on the same filesystem as pool {with}; a filesystem holds one pool";
     Twin { id: PoolId, with: PoolName } hides id:
-        "its disk is a copy of pool {with}'s, both are pool {id}", "unmount one of them";
+        "its disk is a copy of the disk of pool {with}, and both are pool {id}", "unmount one of them";
     /// The state directory does not say which pool the path held.
     KnownPools(reason: String) hides reason: "the state directory does not show which pool its path held: {reason}";
     RefusedFilesystem { filesystem: String }: "it is on {filesystem}, which cannot hold a pool", "use XFS, ext4 or btrfs";

@@ -92,7 +92,8 @@ impl Pool {
             .and_then(|()| disk.amend(&entry.directory, &record));
         if let Err(fault) = amended {
             if let Err(errno) = self.set_limit(disk, &entry.record) {
-                tracing::warn!(pool = %self.options.name, %errno, "left a limit raised");
+                let pool = &self.options.name;
+                tracing::warn!(%pool, %errno, "cannot lower a volume's limit again; it stays too high until the pool is opened again");
             }
             return Err(self.classify(fault));
         }

@@ -231,7 +231,8 @@ impl<'a> Draft<'a> {
         }
         let freed = quota_id.map(|id| self.disk.quota.release(&self.pool.context.os, id));
         if let Some(Err(errno)) = freed {
-            tracing::warn!(pool = %self.pool.name(), %errno, "left a limit");
+            let pool = self.pool.name();
+            tracing::warn!(%pool, %errno, "cannot release a quota id; its limit stays until the pool is opened again");
         }
     }
 
@@ -253,7 +254,7 @@ impl<'a> Draft<'a> {
     }
 
     fn left(&self, fault: Fault) {
-        tracing::warn!(pool = %self.pool.name(), %fault, "left in staging");
+        tracing::warn!(pool = %self.pool.name(), %fault, "cannot remove a draft from staging; the driver tries again later");
     }
 }
 

@@ -144,7 +144,8 @@ impl Pool {
         if let Err(fault) = self.write_record(job, &begun) {
             // The pool is opened again, which reads a record that has the id in spite of the error.
             if quota.release(&self.context.os, id).is_err() {
-                tracing::warn!(pool = %self.name(), id, "left a quota id");
+                let pool = self.name();
+                tracing::warn!(%pool, id, "cannot release a quota id; it stays in use until the pool is opened again");
             }
             return Err(classify(fault));
         }
@@ -262,7 +263,7 @@ impl Pool {
         if let Err(fault) = self.remove_tags(job) {
             let error = self.classify_enforcing(job, fault);
             let (pool, volume) = (self.name(), job.entry.record.id);
-            tracing::warn!(%pool, %volume, %error, "left a volume half enforced");
+            tracing::warn!(%pool, %volume, %error, "cannot undo the enforcement of a volume's size; the volume is not published until `rootcellar volume enforce` succeeds");
         }
     }
 

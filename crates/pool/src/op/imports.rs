@@ -153,7 +153,8 @@ impl Pool {
             (&committed, quota_id.filter(|_| is_new))
             && let Err(errno) = disk.quota.release(&self.context.os, id)
         {
-            tracing::warn!(pool = %self.name(), id, %errno, "left a quota id");
+            let pool = self.name();
+            tracing::warn!(%pool, id, %errno, "cannot release a quota id; it stays in use until the pool is opened again");
         }
         let entry = committed?;
         if !disk.accounts() {

@@ -270,7 +270,7 @@ impl Pool {
         if self.state.oldest_kept().is_some()
             && let Err(error) = self.write_served(disk)
         {
-            tracing::warn!(pool = %self.options.name, %error, "left the serving time as it was");
+            tracing::warn!(pool = %self.options.name, %error, "cannot record the serving time, so deleted objects are kept longer");
         }
     }
 
@@ -453,7 +453,8 @@ impl Pool {
         if is_new && matches!(moved, Err(Fault { sync: false, .. })) {
             // It is kept under its own name still.
             if let Err(fault) = disk.amend_kept(home, &place, &kept.record) {
-                tracing::warn!(pool = %self.options.name, %fault, "left a kept object renamed");
+                let pool = &self.options.name;
+                tracing::warn!(%pool, %fault, "cannot give a kept volume its former name again; repeat the undelete");
             }
         }
         moved.map_err(|fault| self.unsynced(fault))?;

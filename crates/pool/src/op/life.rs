@@ -73,7 +73,7 @@ impl Pool {
             volumes = index.volumes().len(),
             snapshots = index.snapshots().len(),
             quarantined = index.quarantined().len(),
-            "pool is open"
+            "the pool is open"
         );
         for quarantined in index.quarantined() {
             tracing::error!(
@@ -100,11 +100,11 @@ impl Pool {
             Ok(None) => {}
             Ok(Some(Cause { what, remedy })) => tracing::warn!(
                 %pool, path = %path.display(), reason = what, remedy,
-                "pool enforces no sizes: a pod can fill the disk"
+                "the pool enforces no sizes, so a pod can fill the disk"
             ),
             Err(errno) => tracing::warn!(
                 %pool, path = %path.display(), %errno,
-                "pool enforces no sizes, and the reason cannot be found"
+                "the pool enforces no sizes, and the reason cannot be found"
             ),
         }
     }
@@ -115,12 +115,12 @@ impl Pool {
         if !disk.has_placeholders.load(Ordering::Relaxed) {
             tracing::warn!(
                 %pool, %path,
-                "the disk is full and has no placeholders for deletes: it may refuse some until it has space"
+                "the disk is full, so it may refuse to delete some volumes and snapshots; free space on it"
             );
         }
         let entries = disk.left().len();
         if entries > 0 {
-            tracing::warn!(%pool, %path, entries, "the disk is full: entries stay in staging for now");
+            tracing::warn!(%pool, %path, entries, "the disk is full, so unfinished objects stay in staging until it has space");
         }
     }
 
@@ -152,7 +152,8 @@ impl Pool {
         let Some(id) = self.id() else { return };
         // Opening the pool reports that pools.json cannot be read.
         if self.context.known_pools.is_retired(id).unwrap_or(false) {
-            tracing::warn!(pool = %self.options.name, %id, "declared lost for good; forgotten");
+            let pool = &self.options.name;
+            tracing::warn!(%pool, %id, "the pool was declared lost for good, so the driver forgets its records");
             self.state.forget();
         }
     }
@@ -162,13 +163,13 @@ impl Pool {
     pub(crate) fn mark_unavailable(&self, unavailable: &Unavailable) {
         let pool = &self.options.name;
         let Some(before) = self.state.close(unavailable) else {
-            tracing::warn!(%pool, reason = %unavailable, "not inspected");
+            tracing::warn!(%pool, reason = %unavailable, "the pool was not inspected; it stays open");
             return;
         };
         // This drops the disk. Closing it may take long, so nobody waits for a lock meanwhile, and the claims
         // end after it.
         if before.err().as_ref() != Some(unavailable) {
-            tracing::error!(%pool, reason = %unavailable, "pool is unavailable");
+            tracing::error!(%pool, reason = %unavailable, "the pool is unavailable");
         }
         self.context.claims.release(&self.options.name);
     }

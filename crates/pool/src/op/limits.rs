@@ -238,7 +238,7 @@ impl Pool {
                     return Err(Fault::new("clear a limit", errno));
                 }
                 Err(errno) => {
-                    tracing::warn!(pool = %self.options.name, id, %errno, "left a limit that no record has");
+                    tracing::warn!(pool = %self.options.name, id, %errno, "cannot remove a limit that no record has");
                 }
             }
         }

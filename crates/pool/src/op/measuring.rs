@@ -34,7 +34,7 @@ impl Pool {
                         pool = %self.options.name,
                         path = %path.display(),
                         %errno,
-                        "cannot measure a tree; all used space stays reserved for one in quarantine"
+                        "cannot measure a tree; if it is in quarantine, all used space stays reserved"
                     );
                     return;
                 }

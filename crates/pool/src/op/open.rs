@@ -64,7 +64,8 @@ impl Pool {
             let filled = self.context.os.allocate(&file, size.0);
             match filled.context("allocate an image") {
                 Err(fault) if fault.is_full() => {
-                    tracing::warn!(volume = %entry.record.id, %fault, "a thick image lacks blocks");
+                    let volume = entry.record.id;
+                    tracing::warn!(%volume, %fault, "a thick image lacks blocks; free space on its disk");
                 }
                 filled => filled.map_err(|fault| self.classify(fault))?,
             }

@@ -45,7 +45,7 @@ impl Pool {
         if !exposed.is_empty() {
             tracing::warn!(
                 %pool, entries = exposed.len(),
-                "owner or mode of the pool's own files was changed, and is set right"
+                "the owner or mode of some of the pool's own files was changed, and the driver sets it right"
             );
         }
         for entry in exposed {
@@ -53,7 +53,7 @@ impl Pool {
                 Err(fault) if matches!(fault.errno, Errno::IO | Errno::ROFS) => return Err(fault),
                 Err(fault) => {
                     let path = entry.path.display();
-                    tracing::warn!(%pool, %path, %fault, "left as it is");
+                    tracing::warn!(%pool, %path, %fault, "cannot set the owner and mode of one of the pool's own files");
                 }
                 Ok(()) => {}
             }

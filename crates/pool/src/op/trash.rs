@@ -117,7 +117,7 @@ fn measure_trees<'scope>(
     match thread.spawn_scoped(scope, measure) {
         Ok(measuring) => Some(measuring),
         Err(error) => {
-            tracing::warn!(pool = %pool.options.name, %error, "cannot measure a tree");
+            tracing::warn!(pool = %pool.options.name, %error, "cannot start the thread that measures trees");
             None
         }
     }

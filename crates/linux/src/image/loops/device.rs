@@ -55,7 +55,7 @@ impl Loop {
     pub fn keep_blocks(&self) {
         if let Err(errno) = self.refuse_discards() {
             let device = self.path.display();
-            tracing::warn!(%device, %errno, "a discard releases blocks of a thick image");
+            tracing::warn!(%device, %errno, "cannot refuse discards, so a pod can release blocks of its thick image");
         }
     }
 

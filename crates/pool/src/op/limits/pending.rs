@@ -105,7 +105,8 @@ impl Drop for PendingCharges<'_> {
         self.pool.state.remove_pending(&self.retains);
         for retained in &self.retains {
             if let Err(errno) = self.pool.refresh_limit(self.disk, retained.volume) {
-                tracing::warn!(pool = %self.pool.name(), volume = %retained.volume, %errno, "left a limit raised");
+                let (pool, volume) = (self.pool.name(), retained.volume);
+                tracing::warn!(%pool, %volume, %errno, "cannot lower a volume's limit again; it stays too high until the pool is opened again");
             }
         }
     }

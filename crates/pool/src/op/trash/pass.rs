@@ -232,7 +232,7 @@ impl Pass<'_> {
     fn count_reclaimed(&mut self, name: &OsStr) {
         let pool = self.pool();
         pool.state.remove_from_trash(name);
-        tracing::info!(pool = %pool.options.name, entry = %name.display(), "reclaimed");
+        tracing::info!(pool = %pool.options.name, entry = %name.display(), "removed an entry of the trash");
         self.reclaimed += 1;
     }
 
@@ -258,7 +258,7 @@ impl Pass<'_> {
             entry = %name.display(),
             %fault,
             retry_in = ?retry.delay,
-            "something in the trash resists"
+            "an entry of the trash cannot be removed yet"
         );
         self.left.interrupt(name);
         // Until then other objects are not reclaimed in its place.
@@ -303,7 +303,7 @@ impl Pass<'_> {
             self.disk.free_removed()
         };
         if let Err(fault) = freed {
-            tracing::warn!(pool = %self.pool().options.name, %fault, "space may become free later");
+            tracing::warn!(pool = %self.pool().options.name, %fault, "cannot make the filesystem free the removed blocks at once; their space may become free later");
         }
         self.work.advance();
     }

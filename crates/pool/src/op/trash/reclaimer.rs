@@ -87,13 +87,15 @@ impl Trash {
         };
         while !thread.is_finished() {
             if Instant::now() >= deadline {
-                tracing::warn!("the reclaimer does not stop; not waiting for it");
+                tracing::warn!(
+                    "the thread that removes deleted objects does not stop in time, so the driver does not wait for it"
+                );
                 return;
             }
             std::thread::sleep(STOP_POLL);
         }
         if thread.join().is_err() {
-            tracing::error!("the reclaimer panicked");
+            tracing::error!("the thread that removes deleted objects panicked");
         }
     }
 
