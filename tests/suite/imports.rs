@@ -420,7 +420,7 @@ fn a_tree_that_waits_is_finished_with_new_flags() {
     make_tree(&other, "other");
     let another = import_of(&host.os, other.clone(), "pvc", SIZE);
     let refused = result(import(&host.driver, &another)).unwrap_err();
-    assert!(refused.1.contains("waits already"), "{refused:?}");
+    assert!(refused.1.contains("already waits"), "{refused:?}");
     assert_tree(&other, "other");
     request.dry_run = true;
     let checked = request.run(&Direct(&host.driver)).unwrap();

@@ -39,7 +39,7 @@ pub(crate) fn shows(inventory: &Inventory, id: PoolId, retired: bool) -> Option<
     let unserved = inventory.unserved.as_deref().unwrap_or_default();
     if unserved.contains(&id) {
         return Some(
-            "had the pool, which its configuration lacks now; configure it again, or retire it"
+            "had the pool, which its configuration lacks now; configure it again, because the disk may be there"
                 .to_owned(),
         );
     }

@@ -384,7 +384,8 @@ impl Lost<'_> {
     fn without_driver(&self, node: &Node, volume: &Volume, loss: Loss) -> Option<String> {
         if node.label.is_some() {
             return Some(
-                "had a driver, which does not run; start it, or delete the Node".to_owned(),
+                "had a driver, which does not run; start it, because it may have the disk"
+                    .to_owned(),
             );
         }
         match &self.view.driver_sets {

@@ -179,12 +179,10 @@ fn go_on(volume: &Volume, claim: &Claim, cause: Loss, lost: &Lost<'_>) -> Verdic
 pub(crate) enum Unfit {
     #[error("the PersistentVolume is being deleted")]
     VolumeInDeletion,
-    #[error(
-        "the claim is being deleted already, and a pod on a node may still name it; if so, delete that pod"
-    )]
+    #[error("the claim is being deleted already, and a pod on a node may still name it")]
     ClaimInDeletion,
     #[error(
-        "the claim has a finalizer other than kubernetes.io/pvc-protection; find out who needs it, and remove it"
+        "the claim has a finalizer other than kubernetes.io/pvc-protection, so somebody else needs the claim"
     )]
     Held,
     #[error(

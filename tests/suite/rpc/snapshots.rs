@@ -172,7 +172,7 @@ async fn a_name_taken_by_a_copy_of_another_is_already_exists() {
         refused(case, answer, Code::AlreadyExists, &taken.snapshot_id);
     }
     let answer = clients.create(copy("one", SIZE, of_volume(&other))).await;
-    refused("no copy", answer, Code::AlreadyExists, "of nothing");
+    refused("no copy", answer, Code::AlreadyExists, "not a copy");
 }
 
 /// A content source that does not exist is `NOT_FOUND`, with any id.
