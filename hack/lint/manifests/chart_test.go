@@ -233,7 +233,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		{"kubeletDir relative", "kubeletDir: var/lib/kubelet", "kubeletDir: \"var/lib/kubelet\" is not absolute"},
 		{"stateDir dots", "stateDir: /var/../state", "stateDir: the path \"/var/../state\" holds '.' or '..'"},
 		{"state in a pool", "stateDir: /var/lib/rootcellar/pools/default/state", "stateDir: /var/lib/rootcellar/pools/default/state is in poolsDir"},
-		{"state in poolsDir", "poolsDir: /var/lib/rootcellar", "stateDir: /var/lib/rootcellar/state is in poolsDir, which is /var/lib/rootcellar; put it beside"},
+		{"state in poolsDir", "poolsDir: /var/lib/rootcellar", "stateDir: /var/lib/rootcellar/state is in poolsDir, which is /var/lib/rootcellar; put it next to"},
 		{"state is poolsDir", "{poolsDir: /a, stateDir: /a/}", "stateDir: /a is in poolsDir, which is /a;"},
 		{"pools in the state", "{poolsDir: /a/b, stateDir: /a}", "poolsDir: /a/b is in stateDir, which is /a"},
 		{"state in kubelet", "stateDir: /var/lib/kubelet/state", "stateDir: /var/lib/kubelet/state is in kubeletDir, which is /var/lib/kubelet; every start"},
