@@ -271,8 +271,8 @@ impl Examination<'_> {
                 format!("{age} pool {pool}; the server serves the volume once it can read both");
             let (id, name) = (entry.record.id, &self.options.name);
             let remedy = format!(
-                "mount the disk of pool {pool}, or, to use this copy, run rootcellar pool retire {pool}; \
-                 rootcellar volume move {id} --to {name}"
+                "mount the disk of pool {pool}; only if that disk is lost for good, run rootcellar pool retire {pool}, \
+                 and then rootcellar volume move {id} --to {name}, which uses this copy"
             );
             self.find_of(Level::Wrong, About::Records, &entry.path(), what, remedy);
         }

@@ -33,7 +33,7 @@ struct HostArgs {
     #[arg(long)]
     host: bool,
 
-    /// Report whether the command would succeed, and change nothing
+    /// Report whether the command is possible now, and change nothing
     #[arg(long)]
     dry_run: bool,
 

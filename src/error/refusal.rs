@@ -136,7 +136,8 @@ pub enum Refusal {
     MoveToName { pool: PoolName, id: VolumeId },
     #[error(
         "pool {pool} still has snapshots or clones of volume {id} from before it was moved away, and their blocks would \
-         count as those of the volume; delete them, or choose another member"
+         count as those of the volume; choose another member, or delete those that nobody needs; a clone is the volume \
+         of another claim"
     )]
     MoveToSnapshots { pool: PoolName, id: VolumeId },
     #[error(

@@ -26,7 +26,7 @@ pub(crate) enum Error {
     )]
     NotEmpty { found: String },
     #[error(
-        "{path:?} has more hard links than a file of the target's filesystem can have; remove some of them"
+        "{path:?} has more hard links than a file of the target's filesystem can have; copy into a volume on another filesystem, such as XFS"
     )]
     TooManyLinks { path: String },
     #[error(

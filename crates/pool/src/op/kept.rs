@@ -454,7 +454,7 @@ impl Pool {
             // It is kept under its own name still.
             if let Err(fault) = disk.amend_kept(home, &place, &kept.record) {
                 let pool = &self.options.name;
-                tracing::warn!(%pool, %fault, "cannot give a kept volume its former name again; repeat the undelete");
+                tracing::warn!(%pool, %fault, "cannot give a kept object its former name again; repeat the undelete with the same --as");
             }
         }
         moved.map_err(|fault| self.unsynced(fault))?;

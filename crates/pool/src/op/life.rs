@@ -115,7 +115,7 @@ impl Pool {
         if !disk.has_placeholders.load(Ordering::Relaxed) {
             tracing::warn!(
                 %pool, %path,
-                "the disk is full, so it may refuse to delete some volumes and snapshots; free space on it"
+                "the disk is full, so it may refuse to delete some volumes and snapshots; delete files in the volumes, or other data, but nothing in .rootcellar"
             );
         }
         let entries = disk.left().len();
