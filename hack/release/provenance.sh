@@ -17,7 +17,7 @@ digests() { # FILE...   as descriptors of in-toto
 sources=$(digests Cargo.lock THIRD-PARTY.txt e2e/modules/snapshotter/go.sum hack/build/helm/go.sum hack/release/go.sum rust-toolchain.toml)
 files=$(cd dist && digests -- *)
 jq --null-input --arg commit "$(git rev-parse HEAD)" --arg registry "$REGISTRY" --arg sidecars "$SIDECARS" \
-    --arg epoch "$SOURCE_DATE_EPOCH" --argjson sources "$sources" --argjson files "$files" --rawfile images dist/images.txt '
+    --arg unproved "${UNPROVED:-}" --arg epoch "$SOURCE_DATE_EPOCH" --argjson sources "$sources" --argjson files "$files" --rawfile images dist/images.txt '
     ($images | [capture("(?<name>\\S+) sha256:(?<sum>\\S+)"; "g") | {name, digest: {sha256: .sum}}]) as $images |
     ($images | map(select(.name | ltrimstr($registry + "/") | test("^rootcellar(-fleet)?:")))) as $own | {
     _type: "https://in-toto.io/Statement/v1",
@@ -26,7 +26,7 @@ jq --null-input --arg commit "$(git rev-parse HEAD)" --arg registry "$REGISTRY" 
     predicate: {
         buildDefinition: {
             buildType: "tag:csi.rootcellar.dev,2026:make-release/v1",
-            externalParameters: {REGISTRY: $registry, SIDECARS: $sidecars},
+            externalParameters: ({REGISTRY: $registry, SIDECARS: $sidecars} + (if $unproved == "1" then {UNPROVED: "1"} else {} end)),
             internalParameters: {SOURCE_DATE_EPOCH: $epoch},
             resolvedDependencies: ([{name: "rootcellar", digest: {gitCommit: $commit}}] + $sources + ($images - $own))
         },

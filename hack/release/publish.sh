@@ -27,6 +27,9 @@ there() { # IMAGE   prints its digest in the registry; nothing if the registry s
     crane digest "$1" 2>"$parts/crane.log" || grep -qE 'MANIFEST_UNKNOWN|NAME_UNKNOWN|404 Not Found' "$parts/crane.log" ||
         fail "cannot ask for $1: $(cat "$parts/crane.log")"
 }
+# Others than the builder may take a published release for a proved one.
+[ "${UNPROVED:-}" = 1 ] || jq --exit-status '.predicate.buildDefinition.externalParameters.UNPROVED | not' \
+    "dist/rootcellar-$version.provenance.json" >/dev/null || fail "dist/ was built with UNPROVED=1; publish it with UNPROVED=1 too"
 rm -rf "$parts"
 mkdir -p "$parts"
 images='' objects=''
@@ -52,14 +55,16 @@ done <dist/images.txt
 # Helm writes the time into the manifest of a chart, so the archive inside is compared.
 before=$(there "$chart:$version")
 if [ -n "$before" ]; then
-    published=$(crane manifest "$chart@$before" | jq -r '.layers[0].digest')
-    [ "$published" = "sha256:$(sha256sum <"dist/rootcellar-$version.tgz" | cut -d' ' -f1)" ] ||
-        fail "$chart:$version is in the registry as another chart; a version is published once"
     echo "publish: oci://$chart:$version is in the registry"
 else
     echo "publish: pushing oci://$chart:$version"
     helm push "dist/rootcellar-$version.tgz" "oci://${chart%/*}" >"$parts/helm.log" 2>&1 || fail "$(cat "$parts/helm.log")"
+    before=$(crane digest "$chart:$version")
 fi
+# What is compared is also what is signed, even if somebody moves the tag.
+[ "$(crane manifest "$chart@$before" | jq -r '[.layers[].digest] | join(" ")')" = \
+    "sha256:$(sha256sum <"dist/rootcellar-$version.tgz" | cut -d' ' -f1)" ] ||
+    fail "$chart:$version is in the registry as another chart; a version is published once"
 
 attested() { # OBJECT TYPE PREDICATE   whether the object has this predicate, with our signature
     cosign verify-attestation --key dist/cosign.pub --insecure-ignore-tlog --type "$2" "$1" 2>"$parts/cosign.log" |
@@ -74,7 +79,7 @@ attest() { # OBJECT TYPE PREDICATE
     attested "$@" || fail "the attestation of $1 cannot be verified: $(cat "$parts/cosign.log")"
 }
 jq .predicate "dist/rootcellar-$version.provenance.json" >"$parts/provenance.json"
-for object in $objects "|$chart@$(crane digest "$chart:$version")"; do
+for object in $objects "|$chart@$before"; do
     name=${object%%|*} object=${object#*|}
     if ! cosign verify --key dist/cosign.pub --insecure-ignore-tlog "$object" >"$parts/cosign.log" 2>&1; then
         echo "publish: signing $object"

@@ -24,6 +24,7 @@ changes=$(git status --porcelain)
 [ -z "$changes" ] || fail "a release is built from a commit; commit or remove these changes first:
 $changes"
 [ "${UNPROVED:-}" = 1 ] || hack/test/evidence.sh check
+commit=$(git rev-parse HEAD)
 # A key that cannot be read is an error before the build and not after it.
 . hack/release/key.sh
 version=$(yq .version deploy/chart/Chart.yaml)
@@ -122,6 +123,7 @@ gzip --no-name <"$parts/chart.tar" >"$dist/rootcellar-$version.tgz"
 sed "s#@REGISTRY@#$REGISTRY#g; s#@VERSION@#$version#g" hack/release/README.md >"$dist/README.md"
 
 echo "release: provenance"
+[ "$(git rev-parse HEAD)$(git status --porcelain)" = "$commit" ] || fail "the clone changed during the build; build it again"
 hack/release/provenance.sh >"$parts/provenance.json"
 mv "$parts/provenance.json" "$dist/rootcellar-$version.provenance.json"
 
