@@ -189,7 +189,7 @@ async fn a_removed_socket_is_made_again() {
         assert!(before.ready().await);
         assert_eq!(page(address, "/healthz").unwrap().0, 200);
         let log = server.log();
-        assert_eq!(log.matches("made it again").count(), times, "{log}");
+        assert_eq!(log.matches("made its socket again").count(), times, "{log}");
     }
     server.signal(Signal::TERM);
     let (code, log) = server.end();

@@ -136,7 +136,7 @@ async fn healthz_fails_while_the_socket_is_lost() {
         eventually("it is found again", || healthz(address).0 == 200);
         assert!(server.clients().await.ready().await, "{case}");
         let log = server.log();
-        for (change, times) in [("is lost", 1), ("again", 1), ("made it", 0)] {
+        for (change, times) in [("is lost", 1), ("again", 1), ("made its", 0)] {
             assert_eq!(log.matches(change).count(), times, "{case}: {log}");
         }
         assert_eq!(server.stop(), Some(0), "{case}");
