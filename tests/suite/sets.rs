@@ -6,6 +6,7 @@ mod discovery;
 mod exclusive;
 mod model;
 mod moving;
+mod sectors;
 mod server;
 
 use std::collections::BTreeMap;

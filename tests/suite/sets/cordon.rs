@@ -1,6 +1,7 @@
 //! Cordoned pools and members, which get nothing new.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use linux::os::Os;
 use objects::{ObjectId, PoolId};
@@ -22,7 +23,12 @@ fn memory(node: &Node) -> KnownPools {
 
 /// Cordons a member, as `pool cordon` does while the server runs, or ends that; returns its id.
 fn cordon(node: &MemorySet, member: &str, cordoned: bool) -> PoolId {
-    let option = format!("p={}", node.member(member).display());
+    cordon_at(node, &node.member(member), cordoned)
+}
+
+/// As [`cordon`], for the member that is mounted at a path.
+pub(super) fn cordon_at(node: &Node, member: &Path, cordoned: bool) -> PoolId {
+    let option = format!("p={}", member.display());
     let options: PoolOptions = option.parse().unwrap();
     let memory = memory(node);
     let id = find_id(&memory, &options).unwrap();

@@ -3,7 +3,6 @@
 mod full;
 mod interrupted;
 mod nodatacow;
-mod sectors;
 mod writers;
 
 use std::os::fd::BorrowedFd;
@@ -127,7 +126,7 @@ fn name(pool: &str) -> PoolName {
 }
 
 /// Moves the volume, and asserts that it was in another member before.
-fn moves(driver: &Running, volume: &Volume, to: &str, from: &str) {
+pub(super) fn moves(driver: &Running, volume: &Volume, to: &str, from: &str) {
     let moved = driver
         .move_to(&volume.id.to_string(), to, Users::Check, &Caller::default())
         .unwrap();

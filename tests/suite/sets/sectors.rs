@@ -1,0 +1,314 @@
+//! Images and block volumes that move, or are copied, to disks with sectors of other sizes.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use linux::mount::{KernelMounter, Users};
+use pool::Image;
+use rootcellar::error::Error;
+use rootcellar::volume::{Allocation, Caller, CreateRequest, Kind, Settings, SourceId, Volume};
+
+use super::cordon::cordon_at;
+use super::moving::moves;
+use super::{Bytes, Code, MIB, Operation, Running, assert_code, create};
+use support::loops::run;
+use support::{Fakes, Node, eventually, names, publish, require, snapshot};
+
+/// The first bytes of a GPT, which is in the second sector of a device.
+const GPT: &[u8] = b"EFI PART";
+
+/// The content of a block volume.
+const BLOCK: u64 = 16 * MIB;
+
+/// A node with a set of three disks with sectors of these sizes. The first one has the most free space.
+struct Disks {
+    node: Node,
+    members: Vec<PathBuf>,
+}
+
+impl Disks {
+    fn new(filesystem: &str, sectors: [u32; 3]) -> Self {
+        let node = Node::new();
+        let members = ["a", "b", "c"]
+            .into_iter()
+            .zip(sectors)
+            .zip([1000, 900, 800]);
+        let members = members.map(|((name, sector), mib)| {
+            let (image, at) = (node.path(name), node.path("disks").join(name));
+            File::create(&image).unwrap().set_len(mib << 20).unwrap();
+            std::fs::create_dir_all(&at).unwrap();
+            let mut attach = Command::new("losetup");
+            attach.args(["--find", "--show", "--direct-io=on", "--sector-size"]);
+            let attached = attach.arg(sector.to_string()).arg(&image).output().unwrap();
+            assert!(attached.status.success(), "{attached:?}");
+            let device = String::from_utf8(attached.stdout).unwrap();
+            let device = device.trim();
+            run(Command::new(format!("mkfs.{filesystem}")).args(["-q", device]));
+            run(Command::new("mount").arg(device).arg(&at));
+            // It is detached with its mount.
+            run(Command::new("losetup").args(["--detach", device]));
+            at
+        });
+        let members = members.collect();
+        Self { node, members }
+    }
+
+    fn driver(&self) -> Running {
+        let set = self.node.path("disks");
+        let option = format!("set={},init,reserve=0", set.display());
+        let settings = Settings {
+            sets: vec![option.parse().unwrap()],
+            ..self.node.settings(&[])
+        };
+        let fakes = Fakes {
+            mounter: Arc::new(KernelMounter),
+            ..Fakes::default()
+        };
+        self.node.volumes_with(settings, &fakes)
+    }
+
+    /// Makes a block volume with a partition table, in the member a.
+    fn device(&self, driver: &Running, sectors: [u32; 3]) -> (Volume, Vec<u8>) {
+        let volume = driver.create(&device("pvc", BLOCK)).unwrap();
+        assert_eq!(volume.pool.as_str(), "set/a");
+        let mut content = vec![7; usize::try_from(BLOCK).unwrap()];
+        content[usize::try_from(sectors[0]).unwrap()..][..GPT.len()].copy_from_slice(GPT);
+        self.with(driver, &volume, |target| {
+            let device = File::options().write(true).open(target).unwrap();
+            device.write_all_at(&content, 0).unwrap();
+        });
+        (volume, content)
+    }
+
+    /// Asserts that a block volume has this content, and, unless it may share blocks, sectors of this size.
+    #[track_caller]
+    fn assert_device(&self, driver: &Running, volume: &Volume, content: &[u8], own: Option<u32>) {
+        self.with(driver, volume, |target| {
+            // Since Linux 6.15, a file of XFS that shares blocks has the sectors of its blocks.
+            let has = own.map(|_| sector(target));
+            assert_eq!(has, own.map(u64::from), "{}", volume.pool);
+            let is_same = std::fs::read(target).unwrap() == content;
+            assert!(is_same, "{}", volume.pool);
+        });
+    }
+
+    /// Reserves the free space of the member a but for a MiB. Returns the id of the volume that has it.
+    fn fill_first(&self, driver: &Running) -> String {
+        let cordon_others = |cordoned| {
+            for member in &self.members[1..] {
+                cordon_at(&self.node, member, cordoned);
+            }
+        };
+        cordon_others(true);
+        let mut request = device("filler", 0);
+        request.class.allocation = Some(Allocation::Thin);
+        let capacity = driver.capacity(&request.class, &request.capabilities);
+        // The disk may have less than at its last inspection.
+        request.required = Bytes(capacity.unwrap().largest.0 - MIB);
+        let filler = driver.create(&request).unwrap();
+        assert_eq!(filler.pool.as_str(), "set/a");
+        cordon_others(false);
+        filler.id.to_string()
+    }
+
+    /// The number of volumes in a member, with what a copy may have left.
+    fn volumes_in(&self, member: &str) -> usize {
+        let at = self.node.path("disks").join(member);
+        for place in ["staging", "trash"] {
+            let place = at.join(".rootcellar").join(place);
+            eventually("no copy is left", || names(&place).is_empty());
+        }
+        names(&at.join("volumes")).len()
+    }
+
+    /// Publishes a volume, uses it and unpublishes it.
+    fn with<T>(&self, driver: &Running, volume: &Volume, act: impl FnOnce(&Path) -> T) -> T {
+        let (id, target) = (volume.id.to_string(), self.node.target("pod"));
+        let mut request = publish(&id, &target);
+        request.capability.block = is_device(volume);
+        driver.publish(&request).unwrap();
+        let done = act(&target);
+        eventually("it is unpublished", || {
+            driver.unpublish(&id, &target).is_ok()
+        });
+        done
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        for member in &self.members {
+            let _ = Command::new("umount").arg("--lazy").arg(member).output();
+        }
+    }
+}
+
+fn device(volume: &str, size: u64) -> CreateRequest {
+    let mut request = create(volume, size);
+    request.capabilities[0].block = true;
+    request
+}
+
+/// A thin image with a filesystem.
+fn image(volume: &str, format: &str, size: u64) -> CreateRequest {
+    let mut request = create(volume, size);
+    request.class.kind = Kind::Image;
+    request.class.allocation = Some(Allocation::Thin);
+    request.capabilities[0].fs_type = Some(format.to_owned());
+    request
+}
+
+/// The request for a copy, which may be made byte by byte.
+fn copy(source: SourceId, mut of: CreateRequest) -> CreateRequest {
+    of.class.copies.copy = true;
+    of.source = Some(source);
+    of
+}
+
+/// Asserts that the disk of member b was refused because of its sectors.
+#[track_caller]
+fn assert_of_other_sectors(refused: &Error, operation: Operation, [own, other, _]: [u32; 3]) {
+    assert_code(refused, operation, Code::FailedPrecondition);
+    let says = format!("sectors of {own} bytes, and the disk of pool set/b has sectors of {other}");
+    assert!(refused.to_string().contains(&says), "{refused}");
+}
+
+fn is_device(volume: &Volume) -> bool {
+    volume.image.is_some_and(Image::is_device)
+}
+
+/// The size of the sectors of the device that a target shows.
+fn sector(target: &Path) -> u64 {
+    let number = std::fs::metadata(target).unwrap().rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let size = format!("/sys/dev/block/{major}:{minor}/queue/logical_block_size");
+    std::fs::read_to_string(size)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+/// A pool's filesystem, the sectors of the disks, and the format and size of an image with a filesystem on the first one.
+const OF_IMAGES: [(&str, [u32; 3], &str, u64); 2] = [
+    ("ext4", [512, 4096, 512], "xfs", 300 * MIB),
+    ("xfs", [4096, 512, 4096], "ext4", 64 * MIB),
+];
+
+/// An image with a filesystem has its files on a disk with larger or smaller sectors too.
+///
+/// Proves: MV2.
+#[test]
+fn an_image_moves_between_disks_with_other_sectors() {
+    require!(loop_devices);
+    for (filesystem, sectors, format, size) in OF_IMAGES {
+        let disks = Disks::new(filesystem, sectors);
+        let driver = disks.driver();
+        let volume = driver.create(&image("pvc", format, size)).unwrap();
+        let write = |target: &Path| std::fs::write(target.join("file"), format).unwrap();
+        disks.with(&driver, &volume, write);
+        for (to, from) in [("b", "a"), ("c", "b")] {
+            moves(&driver, &volume, to, from);
+            let read = |target: &Path| std::fs::read(target.join("file")).unwrap();
+            let content = disks.with(&driver, &volume, read);
+            assert_eq!(content, format.as_bytes(), "{filesystem}: {to}");
+        }
+    }
+}
+
+/// A block volume moves to a disk with sectors of the same size, where its partition table is in the same sector. On another
+/// disk nobody would find it, so the move is refused, and the volume stays as it is.
+///
+/// Proves: MV3.
+#[test]
+fn a_partition_table_stays_in_its_sector() {
+    require!(loop_devices);
+    for sectors in [[512, 4096, 512], [4096, 512, 4096]] {
+        let disks = Disks::new("xfs", sectors);
+        let driver = disks.driver();
+        let (volume, content) = disks.device(&driver, sectors);
+        let assert_kept = || disks.assert_device(&driver, &volume, &content, Some(sectors[0]));
+        let id = volume.id.to_string();
+        let to_b = || driver.move_to(&id, "b", Users::Check, &Caller::default());
+        assert_of_other_sectors(&to_b().unwrap_err(), Operation::Volume, sectors);
+        assert_kept();
+        moves(&driver, &volume, "c", "a");
+        assert_kept();
+        to_b().unwrap_err();
+        moves(&driver, &volume, "a", "c");
+        assert_kept();
+    }
+}
+
+/// A restore of an image with a filesystem has its files on a disk with larger or smaller sectors too.
+///
+/// Proves: PS7.
+#[test]
+fn an_image_is_copied_between_disks_with_other_sectors() {
+    require!(loop_devices);
+    for (filesystem, sectors, format, size) in OF_IMAGES {
+        let disks = Disks::new(filesystem, sectors);
+        let driver = disks.driver();
+        let volume = driver.create(&image("pvc", format, size)).unwrap();
+        let write = |target: &Path| std::fs::write(target.join("file"), format).unwrap();
+        disks.with(&driver, &volume, write);
+        let taken = driver
+            .create_snapshot(&snapshot("snap", volume.id))
+            .unwrap();
+        disks.fill_first(&driver);
+        let source = SourceId::Snapshot(taken.id.to_string());
+        let restored = copy(source, image("restored", format, size));
+        let restored = driver.create(&restored).unwrap();
+        assert_eq!(restored.pool.as_str(), "set/b", "{filesystem}");
+        for volume in [&volume, &restored] {
+            let read = |target: &Path| std::fs::read(target.join("file")).unwrap();
+            let content = disks.with(&driver, volume, read);
+            assert_eq!(content, format.as_bytes(), "{filesystem}: {}", volume.pool);
+        }
+    }
+}
+
+/// While the disk of a block volume is full, and the others have sectors of another size, a restore or clone of it is refused
+/// and leaves nothing behind. The source stays, and is copied once its disk has space again.
+///
+/// Proves: PS7.
+#[test]
+fn a_block_volume_is_not_copied_to_other_sectors() {
+    require!(loop_devices);
+    for (filesystem, sectors) in [("xfs", [512, 4096, 4096]), ("ext4", [4096, 512, 512])] {
+        let disks = Disks::new(filesystem, sectors);
+        let driver = disks.driver();
+        let (volume, content) = disks.device(&driver, sectors);
+        let taken = driver
+            .create_snapshot(&snapshot("snap", volume.id))
+            .unwrap();
+        let filler = disks.fill_first(&driver);
+        let restore = SourceId::Snapshot(taken.id.to_string());
+        let restore = copy(restore, device("restored", BLOCK));
+        let clone = SourceId::Volume(volume.id.to_string());
+        let clone = copy(clone, device("cloned", BLOCK));
+        for _ in 0..2 {
+            let refused = driver.create(&restore).unwrap_err();
+            assert_of_other_sectors(&refused, Operation::CreateVolume, sectors);
+            // A clone of an image is never on another member.
+            let refused = driver.create(&clone).unwrap_err();
+            assert_code(&refused, Operation::CreateVolume, Code::ResourceExhausted);
+        }
+        for (member, volumes) in [("a", 2), ("b", 0), ("c", 0)] {
+            assert_eq!(disks.volumes_in(member), volumes, "{filesystem}: {member}");
+        }
+        assert_eq!(driver.list(usize::MAX, "").unwrap().objects.len(), 2);
+        disks.assert_device(&driver, &volume, &content, None);
+
+        driver.delete(&filler).unwrap();
+        driver.wait_for_trash();
+        for request in [&restore, &clone] {
+            let made = driver.create(request).unwrap();
+            assert_eq!(made.pool.as_str(), "set/a", "{filesystem}");
+            disks.assert_device(&driver, &made, &content, None);
+        }
+    }
+}
