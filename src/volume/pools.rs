@@ -206,7 +206,7 @@ impl OfClass {
         let (is_unfit, is_crowded) = match error {
             Error::Unsuitable(_) => (true, false),
             Error::Pool { error, .. } => (
-                matches!(error, NoSpace { .. } | DiskFull { .. }),
+                matches!(error, NoSpace { .. } | DiskFull { .. }) || is_of_other_disk(error),
                 matches!(error, Crowded { .. }),
             ),
             _ => (false, false),
@@ -338,9 +338,19 @@ impl Placement<'_> {
     }
 }
 
+/// Whether a member has the space for a copy, but another kind of disk than the source.
+fn is_of_other_disk(error: &pool::Error) -> bool {
+    use pool::Refusal::{ImageOfOtherPool, OtherSectors};
+    let pool::Error::Precondition(refusal) = error else {
+        return false;
+    };
+    matches!(refusal, OtherSectors { .. } | ImageOfOtherPool { .. })
+}
+
 /// The free space that a refusal reports.
 fn available(error: &Error) -> Bytes {
     match error {
+        Error::Pool { error, .. } if is_of_other_disk(error) => Bytes::MAX,
         Error::Pool {
             error: pool::Error::NoSpace { available, .. },
             ..

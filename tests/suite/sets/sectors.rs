@@ -312,3 +312,26 @@ fn a_block_volume_is_not_copied_to_other_sectors() {
         }
     }
 }
+
+/// A restore of a block volume passes over a disk with sectors of another size, although that has more free space.
+///
+/// Proves: PS7.
+#[test]
+fn a_copy_passes_over_a_disk_with_other_sectors() {
+    require!(loop_devices);
+    for sectors in [[512, 4096, 512], [4096, 512, 4096]] {
+        let disks = Disks::new("xfs", sectors);
+        let driver = disks.driver();
+        let (volume, content) = disks.device(&driver, sectors);
+        let taken = driver
+            .create_snapshot(&snapshot("snap", volume.id))
+            .unwrap();
+        disks.fill_first(&driver);
+        let restore = SourceId::Snapshot(taken.id.to_string());
+        let restored = driver.create(&copy(restore, device("restored", BLOCK)));
+        let restored = restored.unwrap();
+        assert_eq!(restored.pool.as_str(), "set/c");
+        disks.assert_device(&driver, &restored, &content, Some(sectors[0]));
+        assert_eq!(disks.volumes_in("b"), 0);
+    }
+}
