@@ -1,5 +1,7 @@
 //! Thin images that give space back, and thick ones that do not.
 
+mod ends;
+
 use std::process::Command;
 
 use rustix::fs::{statvfs, syncfs};
@@ -22,8 +24,11 @@ struct Published {
 
 impl Published {
     fn new(rig: &ImageRig, format: &str, name: &'static str, allocation: Allocation) -> Self {
-        let request = formatted(name, 320 * MIB, format, allocation);
-        let volume = rig.driver().create(&request).unwrap();
+        Self::of(rig, name, &formatted(name, 320 * MIB, format, allocation))
+    }
+
+    fn of(rig: &ImageRig, name: &'static str, request: &CreateRequest) -> Self {
+        let volume = rig.driver().create(request).unwrap();
         let target = rig.publish(&volume, name);
         fs::write(target.join("kept"), vec![7; 1 << 20]).unwrap();
         fs::write(target.join("deleted"), vec![8; DELETED]).unwrap();
