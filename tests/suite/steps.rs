@@ -2,6 +2,7 @@
 //! left. Only the driver ends here, not the machine: written data stays written.
 
 mod background;
+mod call;
 mod copies;
 mod enforce;
 mod fixture;
@@ -12,209 +13,15 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex};
 
 use linux::os::{Observer, Os, Step};
-use linux::quota::Quotas;
 use objects::Bytes;
 use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
-use rootcellar::volume::{CreateRequest, ExpandRequest, Kind, UndeleteRequest};
 
+use call::{CALLS, Call, visible};
 use fixture::{SIZE, StepFixture, Trouble};
 use support::quota::{FakeQuota, NoQuotas};
 use support::{create, eventually, publish};
-
-/// A request about the volume "pvc". There is also a volume "kept".
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Call {
-    Create,
-    Delete,
-    /// In a pool that keeps what is deleted.
-    Keep,
-    Undelete,
-    Expand,
-    Label,
-    CreateImage,
-    ExpandImage,
-    PublishImage,
-}
-
-const CALLS: [Call; 9] = [
-    Call::Create,
-    Call::Delete,
-    Call::Keep,
-    Call::Undelete,
-    Call::Expand,
-    Call::Label,
-    Call::CreateImage,
-    Call::ExpandImage,
-    Call::PublishImage,
-];
-
-/// The size of an image with ext4.
-const IMAGE_SIZE: u64 = 16 << 20;
-
-impl Call {
-    fn prepare(self, quotas: Arc<dyn Quotas>) -> StepFixture {
-        let mut fixture = StepFixture::new(quotas);
-        fixture.keeps = matches!(self, Self::Keep | Self::Undelete);
-        fixture.start();
-        fixture.make("kept");
-        if !self.creates() {
-            fixture.driver().create(&self.request()).unwrap();
-        }
-        if self == Self::Undelete {
-            fixture.driver().delete(&fixture.id("pvc")).unwrap();
-        }
-        self.republish(&fixture);
-        fixture
-    }
-
-    fn is_of_an_image(self) -> bool {
-        matches!(
-            self,
-            Self::CreateImage | Self::ExpandImage | Self::PublishImage
-        )
-    }
-
-    fn creates(self) -> bool {
-        matches!(self, Self::Create | Self::CreateImage)
-    }
-
-    fn expands(self) -> bool {
-        matches!(self, Self::Expand | Self::ExpandImage)
-    }
-
-    /// The request that creates the volume.
-    fn request(self) -> CreateRequest {
-        let mut request = create("pvc", self.first_size());
-        if self.is_of_an_image() {
-            request.class.kind = Kind::Image;
-        }
-        request
-    }
-
-    fn first_size(self) -> u64 {
-        if self.is_of_an_image() {
-            IMAGE_SIZE
-        } else {
-            SIZE
-        }
-    }
-
-    /// Publishes the volume that will be expanded, because a new driver must know its target.
-    fn republish(self, fixture: &StepFixture) {
-        if self.expands() {
-            let target = fixture.node.target("pvc");
-            let request = publish(&fixture.id("pvc"), &target);
-            fixture.driver().publish(&request).unwrap();
-        }
-    }
-
-    fn make(self, fixture: &StepFixture) -> Result<(), Code> {
-        let id = fixture.id("pvc");
-        match self {
-            Self::Create | Self::CreateImage => match fixture.driver().create(&self.request()) {
-                Ok(volume) => {
-                    assert_eq!(volume.id.to_string(), id);
-                    Ok(())
-                }
-                Err(error) => Err(error.code(Operation::CreateVolume)),
-            },
-            Self::Delete | Self::Keep => match fixture.driver().delete(&id) {
-                Err(error) if error.code(Operation::Delete) == Code::Ok => Ok(()),
-                outcome => outcome.map_err(|error| error.code(Operation::Delete)),
-            },
-            Self::Undelete => {
-                let request = UndeleteRequest {
-                    id: id.clone(),
-                    ..UndeleteRequest::default()
-                };
-                match fixture.driver().undelete(&request) {
-                    Ok(returned) => {
-                        assert_eq!(returned.id, id);
-                        Ok(())
-                    }
-                    Err(error) => Err(error.code(Operation::Volume)),
-                }
-            }
-            Self::PublishImage => {
-                let request = publish(&id, &fixture.node.target("pvc"));
-                let published = fixture.driver().publish(&request);
-                published.map_err(|error| error.code(Operation::Volume))
-            }
-            Self::Label => {
-                let labelled = fixture.driver().label(&id, "shop", "new");
-                labelled
-                    .map(drop)
-                    .map_err(|error| error.code(Operation::Volume))
-            }
-            Self::Expand | Self::ExpandImage => {
-                let request = ExpandRequest {
-                    id,
-                    path: fixture.node.target("pvc"),
-                    required: Bytes(2 * self.first_size()),
-                    limit: None,
-                };
-                let expanded = fixture.driver().expand(&request);
-                expanded
-                    .map(|size| assert_eq!(size, request.required))
-                    .map_err(|error| error.code(Operation::Expand))
-            }
-        }
-    }
-
-    /// The steps of the call without trouble.
-    fn steps(self) -> Vec<Step> {
-        let fixture = self.prepare(Arc::new(NoQuotas));
-        fixture.script.start(None);
-        self.make(&fixture).unwrap();
-        fixture.script.end()
-    }
-
-    fn leaves(self) -> &'static [&'static str] {
-        match self {
-            Self::Delete | Self::Keep => &["kept"],
-            _ => &["kept", "pvc"],
-        }
-    }
-
-    /// Whether the volume is there after this many of the steps.
-    fn shows(self, made: usize, steps: &[Step]) -> bool {
-        match self {
-            Self::Create | Self::CreateImage | Self::Undelete => made > visible(steps),
-            Self::Delete | Self::Keep => made <= visible(steps),
-            Self::Expand | Self::ExpandImage | Self::Label | Self::PublishImage => true,
-        }
-    }
-
-    /// Asserts the size and claim of a present volume after this many of the steps. An image that is longer than its
-    /// record raises the size when the pool is opened.
-    fn assert_record(self, fixture: &StepFixture, made: usize, steps: &[Step]) {
-        let before = self.first_size();
-        let size = if self.expands() && made > visible(steps) {
-            2 * before
-        } else {
-            before
-        };
-        let has = fixture.driver().get(&fixture.id("pvc"));
-        let Ok(has) = has.map(|volume| volume.size) else {
-            return;
-        };
-        if self == Self::Label {
-            let is_named = fixture.record("pvc")["claim"]["claim"] == "new";
-            assert_eq!(is_named, made > visible(steps));
-        }
-        let is_raised = self == Self::ExpandImage && has == Bytes(2 * before);
-        assert!(has == Bytes(size) || is_raised, "{self:?}: {has}");
-    }
-}
-
-/// The only step that makes a volume appear or disappear, or shows its new size or claim.
-fn visible(steps: &[Step]) -> usize {
-    let renames = steps.iter().filter(|step| **step == Step::Rename);
-    assert_eq!(renames.count(), 1, "{steps:?}");
-    steps.iter().position(|step| *step == Step::Rename).unwrap()
-}
 
 /// Whether the pool is unavailable after a failed step, and the answer to the caller. A publication does not
 /// fail because its disk is full.
