@@ -104,15 +104,16 @@ impl Volumes {
         }
     }
 
-    /// Takes over a device from the server before. One that no mount shows is about to be detached.
+    /// Takes over a device from the server before, or after the pool was opened again, with the limits of the record: a change
+    /// of it may have failed after the commit. One that no mount shows is about to be detached.
     pub(super) fn learn_io_limits(&self, record: &VolumeRecord, number: Number, is_shown: bool) {
         if !is_shown {
             self.image_devices.remove(number);
             return;
         }
+        let (id, limits) = (record.id, record.io_limits);
         self.image_devices.add(number, record);
-        if let Err(error) = self.image_devices.apply(record.id.hash()) {
-            let id = record.id;
+        if let Err(error) = self.image_devices.change(id.hash(), limits) {
             tracing::error!(%id, %error, "the I/O of a published volume is not limited");
         }
     }
