@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use rootcellar::error::{Code, Operation};
 
-use call::{CALLS, Call, visible};
+use call::{CALLS, Call, LIMITS, visible};
 use fixture::{SIZE, StepFixture, Trouble};
 use support::quota::{FakeQuota, NoQuotas};
 use support::{create, eventually, publish};
@@ -102,6 +102,7 @@ fn a_call_survives_the_failure_of_every_step() {
         assert_eq!(fixture.has("pvc"), call.shows(at, steps));
         call.assert_record(&fixture, at, steps);
         call.make(&fixture).expect("the retry");
+        call.assert_record(&fixture, steps.len(), steps);
         fixture.assert_ends_with(call.leaves());
     });
 }
@@ -159,6 +160,7 @@ fn a_call_may_end_before_any_step() {
                 call.assert_record(&fixture, at, &steps);
                 call.republish(&fixture);
                 call.make(&fixture).expect("the retry");
+                call.assert_record(&fixture, steps.len(), &steps);
                 fixture.assert_ends_with(call.leaves());
             }
         }
@@ -170,7 +172,7 @@ fn a_call_may_end_before_any_step() {
 /// Proves: D4.
 #[test]
 fn a_retry_is_answered_only_when_what_it_found_is_durable() {
-    for call in [Call::Create, Call::Delete, Call::Label] {
+    for call in [Call::Create, Call::Delete, Call::Label, LIMITS[1]] {
         let mut fixture = call.prepare(Arc::new(NoQuotas));
         let at = visible(&call.steps()) + 1;
         fixture.script.start(Some(Trouble::Halt(at)));

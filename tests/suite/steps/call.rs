@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use linux::io::IoLimits;
 use linux::os::Step;
 use linux::quota::Quotas;
 use objects::Bytes;
 use rootcellar::error::{Code, Operation};
-use rootcellar::volume::{CreateRequest, ExpandRequest, Kind, UndeleteRequest};
+use rootcellar::volume::{
+    Allocation, CreateRequest, ExpandRequest, Kind, LimitChanges, UndeleteRequest,
+};
 
 use super::fixture::{SIZE, StepFixture};
 use support::quota::NoQuotas;
@@ -25,9 +28,18 @@ pub enum Call {
     CreateImage,
     ExpandImage,
     PublishImage,
+    /// Changes the limit of the writes of a published block volume in a second: before, and afterwards.
+    Limit(Option<u64>, Option<u64>),
 }
 
-pub const CALLS: [Call; 9] = [
+/// Changes of a limit of I/O.
+pub const LIMITS: [Call; 3] = [
+    Call::Limit(None, Some(500)),
+    Call::Limit(Some(500), Some(100)),
+    Call::Limit(Some(100), None),
+];
+
+pub const CALLS: [Call; 12] = [
     Call::Create,
     Call::Delete,
     Call::Keep,
@@ -37,6 +49,9 @@ pub const CALLS: [Call; 9] = [
     Call::CreateImage,
     Call::ExpandImage,
     Call::PublishImage,
+    LIMITS[0],
+    LIMITS[1],
+    LIMITS[2],
 ];
 
 /// The size of an image with ext4.
@@ -55,13 +70,18 @@ impl Call {
             fixture.driver().delete(&fixture.id("pvc")).unwrap();
         }
         self.republish(&fixture);
+        if let Self::Limit(..) = self {
+            let mut request = publish(&fixture.id("pvc"), &fixture.node.target("pvc"));
+            request.capability.block = true;
+            fixture.driver().publish(&request).unwrap();
+        }
         fixture
     }
 
     pub fn is_of_an_image(self) -> bool {
         matches!(
             self,
-            Self::CreateImage | Self::ExpandImage | Self::PublishImage
+            Self::CreateImage | Self::ExpandImage | Self::PublishImage | Self::Limit(..)
         )
     }
 
@@ -78,6 +98,11 @@ impl Call {
         let mut request = create("pvc", self.first_size());
         if self.is_of_an_image() {
             request.class.kind = Kind::Image;
+        }
+        if let Self::Limit(before, _) = self {
+            request.class.allocation = Some(Allocation::Thin);
+            request.class.io_limits.write_operations = before;
+            request.capabilities[0].block = true;
         }
         request
     }
@@ -137,6 +162,16 @@ impl Call {
                     .map(drop)
                     .map_err(|error| error.code(Operation::Volume))
             }
+            Self::Limit(_, after) => {
+                let changes = LimitChanges {
+                    write_operations: Some(after.unwrap_or_default()),
+                    ..LimitChanges::default()
+                };
+                let limited = fixture.driver().limit(&id, changes);
+                limited
+                    .map(|limited| assert_eq!(limited.limits.write_operations, after))
+                    .map_err(|error| error.code(Operation::Volume))
+            }
             Self::Expand | Self::ExpandImage => {
                 let request = ExpandRequest {
                     id,
@@ -172,11 +207,15 @@ impl Call {
         match self {
             Self::Create | Self::CreateImage | Self::Undelete => made > visible(steps),
             Self::Delete | Self::Keep => made <= visible(steps),
-            Self::Expand | Self::ExpandImage | Self::Label | Self::PublishImage => true,
+            Self::Expand
+            | Self::ExpandImage
+            | Self::Label
+            | Self::PublishImage
+            | Self::Limit(..) => true,
         }
     }
 
-    /// Asserts the size and claim of a present volume after this many of the steps. An image that is longer than its
+    /// Asserts the size, claim and limits of a present volume after this many of the steps. An image that is longer than its
     /// record raises the size when the pool is opened.
     pub fn assert_record(self, fixture: &StepFixture, made: usize, steps: &[Step]) {
         let before = self.first_size();
@@ -193,12 +232,29 @@ impl Call {
             let is_named = fixture.record("pvc")["claim"]["claim"] == "new";
             assert_eq!(is_named, made > visible(steps));
         }
+        if let Self::Limit(before, after) = self {
+            let expected = if made > visible(steps) { after } else { before };
+            assert_limited(fixture, expected);
+        }
         let is_raised = self == Self::ExpandImage && has == Bytes(2 * before);
         assert!(has == Bytes(size) || is_raised, "{self:?}: {has}");
     }
 }
 
-/// The only step that makes a volume appear or disappear, or shows its new size or claim.
+/// Asserts that the record of the volume has this limit of writes, and the kernel the limits of the record.
+#[track_caller]
+pub fn assert_limited(fixture: &StepFixture, write_operations: Option<u64>) {
+    let recorded = fixture.record("pvc")["io_limits"]["write_operations"].as_u64();
+    assert_eq!(recorded, write_operations, "in the record");
+    let has: Vec<_> = fixture.cgroups.limits().into_values().collect();
+    let limits = write_operations.map(|limit| IoLimits {
+        write_operations: Some(limit),
+        ..IoLimits::NONE
+    });
+    assert_eq!(has, limits.into_iter().collect::<Vec<_>>(), "in the kernel");
+}
+
+/// The only step that makes a volume appear or disappear, or shows its new size, claim or limits.
 pub fn visible(steps: &[Step]) -> usize {
     let renames = steps.iter().filter(|step| **step == Step::Rename);
     assert_eq!(renames.count(), 1, "{steps:?}");

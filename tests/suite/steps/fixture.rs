@@ -9,6 +9,7 @@ use linux::quota::Quotas;
 use objects::{ObjectId, VolumeId};
 use rustix::io::Errno;
 
+use support::cgroup::Cgroups;
 use support::memory::MemoryNode;
 use support::{Fakes, Running, create, eventually, name, names};
 
@@ -106,6 +107,8 @@ pub struct StepFixture {
     pub running: Option<Running>,
     pub script: Arc<Script>,
     pub fakes: Fakes,
+    /// The limits of I/O in the kernel.
+    pub cgroups: Cgroups,
     pub node: MemoryNode,
     /// Whether the pool keeps what is deleted.
     pub keeps: bool,
@@ -119,11 +122,13 @@ impl StepFixture {
             quotas,
             ..Fakes::default()
         };
+        let node = MemoryNode::new(&["default"]);
         Self {
             running: None,
             script,
             fakes,
-            node: MemoryNode::new(&["default"]),
+            cgroups: Cgroups::new(&node),
+            node,
             keeps: false,
         }
     }
