@@ -7,6 +7,7 @@ mod copies;
 mod enforce;
 mod fixture;
 mod imports;
+mod limits;
 mod moving;
 
 use std::ffi::OsStr;

@@ -7,7 +7,14 @@ use std::path::PathBuf;
 use linux::image::loops::Number;
 use linux::io::{CgroupPlace, IoLimits, PodsCgroup};
 
+use rustix::fs::statvfs;
+use rustix::mount::MountFlags;
+
 use crate::Node;
+use crate::memory::SOURCE;
+
+/// The removal of the limits of a device with a number of the driver.
+const REMOVAL: &str = "7:3000 rbps=max wbps=max riops=max wiops=max\n";
 
 /// The tree of a node.
 #[derive(Debug, Clone)]
@@ -59,6 +66,29 @@ impl Cgroups {
 
     pub fn limits(&self) -> BTreeMap<Number, IoLimits> {
         PodsCgroup::find(&self.place()).unwrap().limits().unwrap()
+    }
+
+    /// Lets the removals of the limits of this many devices succeed, and no other change afterwards: the file is on a disk
+    /// that is full then.
+    pub fn fill(&self, removals: usize) {
+        let content = fs::read(self.file()).unwrap();
+        let flags = MountFlags::empty();
+        rustix::mount::mount(SOURCE, self.pods(), "tmpfs", flags, c"size=4096").unwrap();
+        // A page, of any size.
+        let disk = statvfs(self.pods()).unwrap();
+        let page = usize::try_from(disk.f_blocks * disk.f_frsize).unwrap();
+        // A line without limits, of the length that is left.
+        let (foreign, left) = ("8:0", content.len() + removals * REMOVAL.len());
+        let padding = page - left - 1;
+        let padding = format!("{foreign:padding$}\n");
+        fs::write(self.file(), [&content, padding.as_bytes()].concat()).unwrap();
+    }
+
+    /// Ends [`Cgroups::fill`], and keeps the limits.
+    pub fn make_room(&self) {
+        let content = fs::read(self.file()).unwrap();
+        crate::unmount(self.pods());
+        fs::write(self.file(), content).unwrap();
     }
 
     /// The number of writes so far.
