@@ -8,16 +8,19 @@ mod wire;
 use std::fs;
 use std::path::PathBuf;
 
+use linux::io::IoLimits;
 use linux::mount::MountTable;
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
 use prost::Message;
-use rootcellar::csi;
+use rootcellar::csi::volume_capability::{AccessType, BlockVolume};
+use rootcellar::{admin, csi};
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use support::messages::{assert_well_formed, snapshot};
+use support::cgroup::Cgroups;
+use support::messages::{self as valid, assert_well_formed, snapshot};
 use support::picture::{Picture, picture};
 use support::random::config;
 use support::require;
@@ -31,7 +34,7 @@ const SECRET: &str = "correct-horse-battery";
 const CASES: u32 = 48;
 
 /// A volume or snapshot whose id is known.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Named {
     name: String,
     id: String,
@@ -48,13 +51,16 @@ pub struct Known {
     kept_snapshots: Vec<Named>,
     /// Snapshots that requests may create and delete.
     deletable_snapshots: Vec<Named>,
+    /// A published block volume, which only changes of limits name.
+    limited: Named,
     targets: Vec<String>,
     elsewhere: Vec<String>,
 }
 
-/// A call of the specification, and the codes other than `OK` that may answer a message of its
+/// A call of the specification or of the driver's own service, and the codes other than `OK` that may answer a message of its
 /// type.
 struct Call {
+    package: &'static str,
     service: &'static str,
     request: &'static str,
     messages: fn(&Known) -> BoxedStrategy<Vec<u8>>,
@@ -69,19 +75,22 @@ impl Call {
     }
 
     fn path(&self) -> String {
-        format!("/csi.v1.{}/{}", self.service, self.name())
+        format!("/{}.{}/{}", self.package, self.service, self.name())
     }
 }
 
 macro_rules! calls {
-    ($($service:ident($messages:ident): $($request:ident)+ => $allowed:expr;)*) => {
-        [$($(Call {
+    ($($types:ident $package:literal {
+        $($service:ident($messages:ident): $($request:ident)+ => $allowed:expr;)*
+    })*) => {
+        [$($($(Call {
+            package: $package,
             service: stringify!($service),
             request: stringify!($request),
             messages: messages::$messages,
-            reads: |bytes| Some(format!("{:?}", csi::$request::decode(bytes).ok()?)),
+            reads: |bytes| Some(format!("{:?}", $types::$request::decode(bytes).ok()?)),
             allowed: &$allowed,
-        },)+)*]
+        },)+)*)*]
     };
 }
 
@@ -90,8 +99,9 @@ use Code::{
     ResourceExhausted, Unimplemented,
 };
 
-/// Every call of `proto/csi.proto`.
-const CALLS: [Call; 36] = calls! {
+/// Every call of `proto/csi.proto`, and the calls of `proto/rootcellar.proto` about limits of I/O. After the last one, no
+/// volume gets limits any more.
+const CALLS: [Call; 38] = calls! { csi "csi.v1" {
     Identity(others): GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest => [];
     Controller(create): CreateVolumeRequest
         => [InvalidArgument, OutOfRange, NotFound, AlreadyExists, ResourceExhausted];
@@ -123,7 +133,11 @@ const CALLS: [Call; 36] = calls! {
     SnapshotMetadata(others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
         => [Unimplemented];
     Node(others): NodeStageVolumeRequest NodeUnstageVolumeRequest => [Unimplemented];
-};
+}
+admin "rootcellar.v1" {
+    Admin(limit): LimitVolumeRequest => [InvalidArgument, NotFound];
+    Admin(others): LiftLimitsRequest => [];
+}};
 
 /// A served pool with volumes, and foreign files around it.
 struct FuzzNode {
@@ -131,6 +145,9 @@ struct FuzzNode {
     channel: Channel,
     clients: Clients,
     known: Known,
+    cgroups: Cgroups,
+    /// The limits of I/O that the last answer showed.
+    limits: IoLimits,
     before: Picture,
     server: Server,
     node: Node,
@@ -144,13 +161,11 @@ impl FuzzNode {
         fs::write(node.path("outside/file"), "precious").unwrap();
         fs::create_dir_all(node.path("kubelet/pods/pod/full")).unwrap();
         fs::write(node.path("kubelet/pods/pod/full/file"), "precious").unwrap();
-        let mut command = Server::command(&node, &[node.pool_option()]);
-        command.env("RUST_LOG", "rootcellar=trace");
-        let server = Server::spawn(&node, &mut command);
+        let cgroups = Cgroups::new(&node);
+        let server = serve(&node, &cgroups);
         runtime.block_on(server.wait_ready());
         let mut clients = runtime.block_on(server.clients());
-        let endpoint = Endpoint::try_from(format!("unix://{}", server.socket.display())).unwrap();
-        let channel = runtime.block_on(endpoint.connect()).unwrap();
+        let channel = runtime.block_on(connect(&server));
         let path = |below: &str| node.path(below).display().to_string();
         let mut make = |name: &str| Named {
             name: name.to_owned(),
@@ -174,6 +189,7 @@ impl FuzzNode {
             deletable_snapshots: ["prey-1", "prey-2"].map(&mut take).into(),
             kept,
             deletable,
+            limited: make_device(&runtime, &mut clients),
             targets: ["a", "b", "c"]
                 .map(|pod| path(&format!("kubelet/pods/pod/{pod}")))
                 .into(),
@@ -187,11 +203,14 @@ impl FuzzNode {
             .into(),
         };
         let before = picture_protected(&node);
+        publish_device(&runtime, &mut clients, &known.limited, &node);
         Self {
             runtime,
             channel,
             clients,
             known,
+            cgroups,
+            limits: IoLimits::NONE,
             before,
             server,
             node,
@@ -214,6 +233,8 @@ impl FuzzNode {
                 match call.name() {
                     "CreateVolume" => self.give_back(&answer),
                     "CreateSnapshot" => self.give_snapshot_back(&answer),
+                    "LimitVolume" => self.limits = limits_of(&answer),
+                    "LiftLimits" => self.limits = IoLimits::NONE,
                     _ => {}
                 }
                 assert!(!call.allowed.contains(&Code::Unimplemented), "accepted");
@@ -224,6 +245,9 @@ impl FuzzNode {
                 self.assert_allowed(call, reads, &status);
             }
         }
+        // No other call changes them, and no refused one.
+        let in_kernel = self.cgroups.limits().into_values().next();
+        assert_eq!(in_kernel.unwrap_or_default(), self.limits);
     }
 
     fn assert_allowed(&self, call: &Call, reads: bool, status: &Status) {
@@ -270,7 +294,8 @@ impl FuzzNode {
         let table = MountTable::read().unwrap().entries.into_iter();
         let mounts = table.map(|entry| entry.mount_point);
         let mounts: Vec<PathBuf> = mounts.filter(|path| path.starts_with(&kubelet)).collect();
-        let volumes: Vec<Named> = [&self.known.kept[..], &self.known.deletable].concat();
+        let limited = std::slice::from_ref(&self.known.limited);
+        let volumes = [&self.known.kept[..], &self.known.deletable, limited].concat();
         for target in mounts {
             let mut unpublish = |volume: &Named| {
                 let call = self.clients.unpublish(&volume.id, &target);
@@ -286,11 +311,63 @@ impl FuzzNode {
             let got = self.clients.get_snapshot(&snapshot.id);
             assert!(self.runtime.block_on(got).unwrap().ready_to_use);
         }
+        let call = self.clients.get(&self.known.limited.id);
+        assert_eq!(self.runtime.block_on(call).unwrap().capacity_bytes, DEVICE);
         assert_eq!(picture_protected(&self.node), self.before);
         let log = self.server.log();
         assert!(log.contains("Probe"), "it is the right log");
         assert!(!log.contains("panicked") && !log.contains(SECRET), "{log}");
         assert_eq!(self.server.stop(), Some(0));
+    }
+}
+
+/// The name of the block volume whose limits messages change.
+const LIMITED: &str = "limited";
+
+/// Its size in bytes.
+const DEVICE: i64 = 1 << 20;
+
+/// How it is used.
+const BLOCK: AccessType = AccessType::Block(BlockVolume {});
+
+/// Starts a server that logs everything.
+fn serve(node: &Node, cgroups: &Cgroups) -> Server {
+    let mut command = Server::command(node, &[node.pool_option()]);
+    command.env("RUST_LOG", "rootcellar=trace");
+    command.arg("--pods-cgroup").arg(cgroups.pods());
+    Server::spawn(node, &mut command)
+}
+
+async fn connect(server: &Server) -> Channel {
+    let endpoint = Endpoint::try_from(format!("unix://{}", server.socket.display()));
+    endpoint.unwrap().connect().await.unwrap()
+}
+
+fn make_device(runtime: &Runtime, clients: &mut Clients) -> Named {
+    let mut request = valid::create(LIMITED, DEVICE);
+    request.volume_capabilities[0].access_type = Some(BLOCK);
+    Named {
+        name: LIMITED.to_owned(),
+        id: runtime.block_on(clients.create(request)).unwrap().volume_id,
+    }
+}
+
+fn publish_device(runtime: &Runtime, clients: &mut Clients, volume: &Named, node: &Node) {
+    let target = node.path("kubelet/pods/limited");
+    let mut request = valid::publish(&volume.id, &target);
+    request.volume_capability.as_mut().unwrap().access_type = Some(BLOCK);
+    runtime.block_on(clients.publish(request)).unwrap();
+}
+
+/// The limits in an answer, which the kernel must have.
+fn limits_of(answer: &[u8]) -> IoLimits {
+    let limited = admin::LimitVolumeResponse::decode(answer).unwrap();
+    assert!(!limited.are_lifted);
+    IoLimits {
+        read_bytes: limited.read_bytes,
+        write_bytes: limited.write_bytes,
+        read_operations: limited.read_operations,
+        write_operations: limited.write_operations,
     }
 }
 
@@ -314,7 +391,8 @@ fn kept_below(node: &Node, home: &str) -> Vec<PathBuf> {
 
 /// Everything on the node that no request may change.
 fn picture_protected(node: &Node) -> Picture {
-    let mut seen = picture(&node.path(""), &[node.pool(), node.path("server.log")]);
+    let left_out = ["pool", "server.log", "cgroup"].map(|below| node.path(below));
+    let mut seen = picture(&node.path(""), &left_out);
     for home in ["volumes", "snapshots"] {
         for directory in kept_below(node, home) {
             seen.extend(picture(&directory, &[]));
@@ -329,7 +407,8 @@ fn assert_all_calls() {
     let names = lines.filter_map(|line| line.trim().strip_prefix("rpc "));
     let names = names.map(|rest| rest.split('(').next().unwrap().trim());
     let mut names: Vec<&str> = names.collect();
-    let mut ours: Vec<&str> = CALLS.iter().map(Call::name).collect();
+    let specified = CALLS.iter().filter(|call| call.package == "csi.v1");
+    let mut ours: Vec<&str> = specified.map(Call::name).collect();
     names.sort_unstable();
     ours.sort_unstable();
     assert_eq!(ours, names);

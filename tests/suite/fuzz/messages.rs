@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use prost::Message;
-use rootcellar::csi;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use rootcellar::volume::{Class, Parametrized, SnapshotClass};
+use rootcellar::{admin, csi};
 
 use super::{Known, SECRET};
 use support::NODE;
@@ -415,6 +415,37 @@ pub fn expand(known: &Known) -> BoxedStrategy<Vec<u8>> {
                 secrets,
             }
         });
+    bytes(requests)
+}
+
+/// Changes of the limits of a volume that may have some, and of others.
+pub fn limit(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let limited = [known.limited.id.clone()];
+    let id = prop_oneof![3 => one_of(&limited), 1 => id(known)];
+    let limit = |valid: [u64; 3]| {
+        let edges = [1, 9, (1 << 20) - 1, u64::from(u32::MAX), 1 << 63, u64::MAX];
+        let value = prop_oneof![
+            9 => prop::sample::select(valid.to_vec()),
+            1 => prop::sample::select(edges.to_vec()),
+            1 => any::<u64>(),
+        ];
+        prop::option::of(value)
+    };
+    let bytes_per_second = || limit([0, 1 << 20, 50 << 20]);
+    let operations = || limit([0, 10, 500]);
+    let limits = (
+        bytes_per_second(),
+        bytes_per_second(),
+        operations(),
+        operations(),
+    );
+    let requests = (id, limits).prop_map(|(volume_id, limits)| admin::LimitVolumeRequest {
+        volume_id,
+        read_bytes: limits.0,
+        write_bytes: limits.1,
+        read_operations: limits.2,
+        write_operations: limits.3,
+    });
     bytes(requests)
 }
 
