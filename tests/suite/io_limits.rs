@@ -2,6 +2,7 @@
 
 mod changes;
 mod devices;
+mod many;
 
 use std::fs;
 use std::path::PathBuf;
