@@ -219,7 +219,10 @@ fn check_reports_the_copies_of_an_interrupted_move() {
             for finding in of_volumes.filter(|finding| finding.level == Level::Wrong) {
                 let member = report.pool.name.as_str();
                 assert_eq!(finding.about, About::Records, "{finding:?}");
-                let way_out = format!("rootcellar volume move {} --to {member}", volume.id);
+                let way_out = format!(
+                    "rootcellar volume move {} --to {member}, which uses this copy",
+                    volume.id
+                );
                 assert!(finding.remedy.unwrap().ends_with(&way_out));
                 found.push(member.to_owned());
             }
