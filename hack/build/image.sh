@@ -72,7 +72,7 @@ build() { # PACKAGE STAGE ARCH LIMIT USER LICENCES
     found=$(tar -xOf "$archive" "$(echo "$manifest" | jq -r .Config)" | jq -S --argjson manifest "$manifest" \
         --arg files "$(tar -xOf "$archive" "$layer" | list)" '{names: $manifest.RepoTags, os, created, arch: .architecture,
         entrypoint: .config.Entrypoint, user: (.config.User // ""), labels: .config.Labels, $files}')
-    linked=$(sed -n 's/^All together: //p' "$target/$packed/$2/licenses/crates.txt")
+    linked=$(gzip --decompress --stdout "$target/$packed/$2/licenses/crates.txt.gz" | sed -n 's/^All together: //p')
     files=$(cd "$target/$packed/$2" && tar -c --owner 0 --group 0 -- * | list)
     expected=$(printf %s "$packages" | jq -S --arg package "$package" --arg name "$name" --arg arch "$arch" \
         --argjson created "$created" --arg revision "$revision" --arg user "$user" --arg files "$files" \
@@ -102,7 +102,7 @@ driver() { # ARCH
 }
 controller() { # ARCH
     build rootcellar-fleet controller "$1" 11534336 65532:65532 ""
-    keep "with nothing but the controller"
+    keep "with nothing but the controller and licences"
 }
 
 [ $# -gt 0 ] || set -- amd64 arm64
