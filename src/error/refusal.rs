@@ -135,9 +135,8 @@ pub enum Refusal {
     #[error("pool {pool} has another volume with the name of volume {id}; choose another member")]
     MoveToName { pool: PoolName, id: VolumeId },
     #[error(
-        "pool {pool} still has snapshots or clones of volume {id} from before it was moved away, and their blocks would \
-         count as those of the volume; choose another member, or delete those that nobody needs; a clone is the volume \
-         of another claim"
+        "pool {pool} still has snapshots or clones of volume {id} from before it was moved away, whose blocks would count \
+         as its own; choose another member, or delete those that nobody needs"
     )]
     MoveToSnapshots { pool: PoolName, id: VolumeId },
     #[error(
