@@ -83,12 +83,17 @@ image() { # PAGE NAME STAGE [argument of buildah...]   builds the image by the c
         fail "the build of $name failed"
     }
     container=$(buildah from --pull-never "$name:$(sed -n 's/^version: //p' deploy/chart/Chart.yaml)")
-    files "$(buildah mount "$container")" >"$work/found"
-    buildah rm "$container" >/dev/null
+    root=$(buildah mount "$container")
+    files "$root" >"$work/found"
     mkdir -p "$work/$stage"
     cp -R --preserve=mode "$target/image/files/$arch/$stage/." "$work/$stage"
     files "$work/$stage" >"$work/expected"
-    diff "$work/expected" "$work/found" || fail "$name has other files than hack/build/files.sh makes"
+    diff "$work/expected" "$work/found" || {
+        rm -rf "$target/dockerfile-$stage"
+        cp -R "$root" "$target/dockerfile-$stage"
+        fail "$name has other files than hack/build/files.sh makes; they are in $target/dockerfile-$stage"
+    }
+    buildah rm "$container" >/dev/null
     echo "dockerfile: $name, linux/$arch: $(grep -c '^-' "$work/found") files, the same bytes as those of hack/build/files.sh"
 }
 files() { # DIRECTORY   the mode, owner, name and link of each entry, and the checksum of each file
