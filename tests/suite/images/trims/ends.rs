@@ -63,6 +63,12 @@ impl Driver {
         writeln!(input, "{what}").unwrap();
     }
 
+    /// Whether it has no thread but those that wait for the disk, and end with that.
+    fn is_ending(&self) -> bool {
+        let state = fs::read_to_string(format!("/proc/{}/stat", self.0.id()));
+        state.unwrap().contains(") Z ")
+    }
+
     /// Its status once it has ended.
     fn ended(&mut self) -> ExitStatus {
         eventually("the driver ends", || self.0.try_wait().unwrap().is_some());
@@ -134,6 +140,8 @@ fn end_trimming(rig: &ImageRig, thin: &Published, cgroups: &Cgroups, end: End, s
         End::Killed => driver.0.kill().unwrap(),
         End::Exits => driver.tell(EXIT),
     }
+    // Otherwise the trim could end first, and set the limits again.
+    eventually("no thread of the driver goes on", || driver.is_ending());
     drop(frozen);
     let status = driver.ended();
     let expected = match end {
