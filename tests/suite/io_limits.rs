@@ -64,7 +64,10 @@ impl Rig {
     }
 
     fn new() -> Self {
-        let node = Node::new();
+        Self::on(Node::new())
+    }
+
+    fn on(node: Node) -> Self {
         let cgroups = Cgroups::new(&node);
         let (steps, seen) = (Arc::<Mutex<Vec<_>>>::default(), cgroups.clone());
         let watched = Arc::clone(&steps);
