@@ -16,7 +16,7 @@ use prost::Message;
 use rootcellar::csi::volume_capability::{AccessType, BlockVolume};
 use rootcellar::{admin, csi};
 use tokio::runtime::Runtime;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use support::cgroup::Cgroups;
@@ -24,7 +24,7 @@ use support::messages::{self as valid, assert_well_formed, snapshot};
 use support::picture::{Picture, picture};
 use support::random::config;
 use support::require;
-use support::server::{Clients, Server};
+use support::server::{Clients, Server, connect};
 use support::{Node, names};
 
 /// Occurs in the secrets of requests and after the `=` of a mount option.
@@ -165,7 +165,7 @@ impl FuzzNode {
         let server = serve(&node, &cgroups);
         runtime.block_on(server.wait_ready());
         let mut clients = runtime.block_on(server.clients());
-        let channel = runtime.block_on(connect(&server));
+        let channel = runtime.block_on(connect(&server.socket)).unwrap();
         let path = |below: &str| node.path(below).display().to_string();
         let mut make = |name: &str| Named {
             name: name.to_owned(),
@@ -336,11 +336,6 @@ fn serve(node: &Node, cgroups: &Cgroups) -> Server {
     command.env("RUST_LOG", "rootcellar=trace");
     command.arg("--pods-cgroup").arg(cgroups.pods());
     Server::spawn(node, &mut command)
-}
-
-async fn connect(server: &Server) -> Channel {
-    let endpoint = Endpoint::try_from(format!("unix://{}", server.socket.display()));
-    endpoint.unwrap().connect().await.unwrap()
 }
 
 fn make_device(runtime: &Runtime, clients: &mut Clients) -> Named {

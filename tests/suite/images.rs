@@ -153,7 +153,7 @@ pub fn image(volume: &str, size: u64) -> CreateRequest {
 }
 
 /// An image with this filesystem.
-fn formatted(volume: &str, size: u64, format: &str, allocation: Allocation) -> CreateRequest {
+pub fn formatted(volume: &str, size: u64, format: &str, allocation: Allocation) -> CreateRequest {
     let mut request = image(volume, size);
     request.capabilities[0].fs_type = Some(format.to_owned());
     request.class.allocation = Some(allocation);

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use linux::mount::{KernelMounter, Users};
 use pool::Image;
 use rootcellar::error::Error;
-use rootcellar::volume::{Allocation, Caller, CreateRequest, Kind, Settings, SourceId, Volume};
+use rootcellar::volume::{Allocation, Caller, CreateRequest, Settings, SourceId, Volume};
 
 use super::cordon::cordon_at;
 use super::moving::moves;
-use super::{Bytes, Code, MIB, Operation, Running, assert_code, create};
+use super::{Bytes, Code, MIB, Operation, Running, assert_code};
+use crate::images::{device, formatted};
 use support::loops::run;
 use support::{Fakes, Node, eventually, names, publish, require, snapshot};
 
@@ -95,6 +96,24 @@ impl Disks {
         });
     }
 
+    /// Makes an image with a filesystem, and a file with the name of the filesystem.
+    fn image(&self, driver: &Running, format: &str, size: u64) -> Volume {
+        let request = formatted("pvc", size, format, Allocation::Thin);
+        let volume = driver.create(&request).unwrap();
+        self.with(driver, &volume, |target| {
+            std::fs::write(target.join("file"), format).unwrap();
+        });
+        volume
+    }
+
+    /// Asserts that an image has this file.
+    #[track_caller]
+    fn assert_image(&self, driver: &Running, volume: &Volume, format: &str) {
+        let read = |target: &Path| std::fs::read(target.join("file")).unwrap();
+        let content = self.with(driver, volume, read);
+        assert_eq!(content, format.as_bytes(), "{}", volume.pool);
+    }
+
     /// Reserves the free space of the member a but for a MiB. Returns the id of the volume that has it.
     fn fill_first(&self, driver: &Running) -> String {
         let cordon_others = |cordoned| {
@@ -146,19 +165,11 @@ impl Drop for Disks {
     }
 }
 
-fn device(volume: &str, size: u64) -> CreateRequest {
-    let mut request = create(volume, size);
-    request.capabilities[0].block = true;
-    request
-}
-
-/// A thin image with a filesystem.
-fn image(volume: &str, format: &str, size: u64) -> CreateRequest {
-    let mut request = create(volume, size);
-    request.class.kind = Kind::Image;
-    request.class.allocation = Some(Allocation::Thin);
-    request.capabilities[0].fs_type = Some(format.to_owned());
-    request
+/// Takes a snapshot of a volume, to copy it.
+fn taken(driver: &Running, volume: &Volume) -> SourceId {
+    let request = snapshot("snap", volume.id);
+    let taken = driver.create_snapshot(&request).unwrap();
+    SourceId::Snapshot(taken.id.to_string())
 }
 
 /// The request for a copy, which may be made byte by byte.
@@ -207,14 +218,10 @@ fn an_image_moves_between_disks_with_other_sectors() {
     for (filesystem, sectors, format, size) in OF_IMAGES {
         let disks = Disks::new(filesystem, sectors);
         let driver = disks.driver();
-        let volume = driver.create(&image("pvc", format, size)).unwrap();
-        let write = |target: &Path| std::fs::write(target.join("file"), format).unwrap();
-        disks.with(&driver, &volume, write);
+        let volume = disks.image(&driver, format, size);
         for (to, from) in [("b", "a"), ("c", "b")] {
             moves(&driver, &volume, to, from);
-            let read = |target: &Path| std::fs::read(target.join("file")).unwrap();
-            let content = disks.with(&driver, &volume, read);
-            assert_eq!(content, format.as_bytes(), "{filesystem}: {to}");
+            disks.assert_image(&driver, &volume, format);
         }
     }
 }
@@ -252,21 +259,15 @@ fn an_image_is_copied_between_disks_with_other_sectors() {
     for (filesystem, sectors, format, size) in OF_IMAGES {
         let disks = Disks::new(filesystem, sectors);
         let driver = disks.driver();
-        let volume = driver.create(&image("pvc", format, size)).unwrap();
-        let write = |target: &Path| std::fs::write(target.join("file"), format).unwrap();
-        disks.with(&driver, &volume, write);
-        let taken = driver
-            .create_snapshot(&snapshot("snap", volume.id))
-            .unwrap();
+        let volume = disks.image(&driver, format, size);
+        let taken = taken(&driver, &volume);
         disks.fill_first(&driver);
-        let source = SourceId::Snapshot(taken.id.to_string());
-        let restored = copy(source, image("restored", format, size));
+        let restored = formatted("restored", size, format, Allocation::Thin);
+        let restored = copy(taken, restored);
         let restored = driver.create(&restored).unwrap();
         assert_eq!(restored.pool.as_str(), "set/b", "{filesystem}");
         for volume in [&volume, &restored] {
-            let read = |target: &Path| std::fs::read(target.join("file")).unwrap();
-            let content = disks.with(&driver, volume, read);
-            assert_eq!(content, format.as_bytes(), "{filesystem}: {}", volume.pool);
+            disks.assert_image(&driver, volume, format);
         }
     }
 }
@@ -282,12 +283,9 @@ fn a_block_volume_is_not_copied_to_other_sectors() {
         let disks = Disks::new(filesystem, sectors);
         let driver = disks.driver();
         let (volume, content) = disks.device(&driver, sectors);
-        let taken = driver
-            .create_snapshot(&snapshot("snap", volume.id))
-            .unwrap();
+        let taken = taken(&driver, &volume);
         let filler = disks.fill_first(&driver);
-        let restore = SourceId::Snapshot(taken.id.to_string());
-        let restore = copy(restore, device("restored", BLOCK));
+        let restore = copy(taken, device("restored", BLOCK));
         let clone = SourceId::Volume(volume.id.to_string());
         let clone = copy(clone, device("cloned", BLOCK));
         for _ in 0..2 {
@@ -323,12 +321,9 @@ fn a_copy_passes_over_a_disk_with_other_sectors() {
         let disks = Disks::new("xfs", sectors);
         let driver = disks.driver();
         let (volume, content) = disks.device(&driver, sectors);
-        let taken = driver
-            .create_snapshot(&snapshot("snap", volume.id))
-            .unwrap();
+        let taken = taken(&driver, &volume);
         disks.fill_first(&driver);
-        let restore = SourceId::Snapshot(taken.id.to_string());
-        let restored = driver.create(&copy(restore, device("restored", BLOCK)));
+        let restored = driver.create(&copy(taken, device("restored", BLOCK)));
         let restored = restored.unwrap();
         assert_eq!(restored.pool.as_str(), "set/c");
         disks.assert_device(&driver, &restored, &content, Some(sectors[0]));

@@ -235,7 +235,8 @@ impl Clients {
     }
 }
 
-async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+/// Connects to the server at a socket.
+pub async fn connect(socket: &Path) -> Result<Channel, tonic::transport::Error> {
     Endpoint::try_from(format!("unix://{}", socket.display()))?
         .connect()
         .await
