@@ -73,10 +73,11 @@ verdict() { # PART
     " "[1-9]*" passed, 0 failed, "* | " "[1-9]*" killed, 0 survived ") ;;
     *) echo failed && return ;;
     esac
-    case $(hack/test/record.sh changes "$commit") in
+    changes=$(hack/test/record.sh changes "$commit")
+    case $changes in
     0) echo passed ;;
     unknown) echo "passed at a commit that this clone lacks" ;;
-    *) echo "passed, changes since: $(hack/test/record.sh changes "$commit")" ;;
+    *) echo "passed, changes since: $changes" ;;
     esac
 }
 

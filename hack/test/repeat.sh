@@ -12,21 +12,17 @@ cd "$(dirname "$0")/../.."
 times=$1
 shift
 export CARGO_TERM_COLOR=never ROOTCELLAR_REQUIRE_ALL=1
-busy='' passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0
 log=$(mktemp)
-# shellcheck disable=SC2086 # one word per process
-trap '[ -z "$busy" ] || kill $busy; rm -f "$log"' EXIT
+trap 'rm -f "$log"' EXIT
 trap 'exit 1' HUP INT TERM
 
-# shellcheck disable=SC2086 # one word per option
+# shellcheck disable=SC2086 # one word per option and argument
 for load in alone busy; do
-    [ "$load" = alone ] || for _ in $(seq "$(nproc)"); do
-        (while :; do :; done) &
-        busy="$busy $!"
-    done
+    case $load in alone) next_to='' ;; busy) next_to="hack/test/busy.sh $(nproc)" ;; esac
     for _ in $(seq "$times"); do
         status=0
-        cargo test --locked ${TARGET:---test suite} -- "$@" >"$log" 2>&1 </dev/null || status=$?
+        $next_to cargo test --locked ${TARGET:---test suite} -- "$@" >"$log" 2>&1 </dev/null || status=$?
         [ "$status" -eq 0 ] || cat "$log"
         read -r p f s <<-EOT
 		$(awk -v status="$status" -f hack/test/count.awk "$log")
