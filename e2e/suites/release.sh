@@ -18,7 +18,7 @@ done
 for clone in 1 2; do
     git clone --quiet . "$RUN/clone$clone"
     mkdir "$RUN/target$clone"
-    ln -s "$CARGO_TARGET_DIR/tools" "$RUN/target$clone/tools"
+    cp -R "$CARGO_TARGET_DIR/tools" "$RUN/target$clone/tools"
 done
 # The second clone takes the key of the first, so that the public keys are the same.
 release() { # CLONE GOAL...

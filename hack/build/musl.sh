@@ -34,7 +34,8 @@ for arch in "$@"; do
         ;;
     esac
     build() { # argument...
-        "$target/tools/cargo/bin/cargo-auditable" auditable build --release --locked --target "$musl" "$@"
+        CARGO="$PWD/hack/build/cargo-by-name.sh" PATH="$target/tools/cargo/bin:$PATH" \
+            cargo-auditable auditable build --release --locked --target "$musl" "$@"
     }
     build --package=rootcellar --package=rootcellar-migrate --package=rootcellar-copy
     # Built together, the driver would get the features of crates that only the controller asks for.
