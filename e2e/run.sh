@@ -250,8 +250,8 @@ if [ "$what" = startup ] && [ "$status" -eq 0 ]; then
             result "$1$suffix" "${command}e2e/run.sh startup" "${ROUNDS:-2} rounds of $pods pods of each kind"
     }
     table startup "figure workload volumes p50_s p99_s ratio ratio_in_single_rounds"
-    table startup-steps "step by p50_s p99_s"
-    table startup-requests "client request for_a_start for_a_removal"
+    table startup-steps "volumes step by p50_s p99_s over_10_s"
+    table startup-requests "volumes client request for_a_start for_a_removal"
     table startup-calls "CreateVolume_ms NodePublishVolume_ms"
 fi
 if [ "$what" = scale ] && [ "$status" -eq 0 ]; then

@@ -23,3 +23,14 @@ func Percentile(values []float64, percent int) float64 {
 	rank := math.Ceil(float64(len(values)*percent) / 100)
 	return slices.Sorted(slices.Values(values))[int(rank)-1]
 }
+
+// Above returns how many values are larger than a bound.
+func Above(values []float64, bound float64) int {
+	count := 0
+	for _, value := range values {
+		if value > bound {
+			count++
+		}
+	}
+	return count
+}

@@ -32,6 +32,8 @@ var crowd = measure.Number("PODS", 50)
 // storage is what the volumes of pods are: an emptyDir, or claims of a class, which may be copies of a snapshot.
 type storage struct {
 	name, class, snapshot string
+	// states are those of a pod with a claim, if the first workload shows where the time goes.
+	states []state
 }
 
 // workload is a group of pods. It is measured with each storage, of which the first is the one to compare with.
@@ -58,11 +60,13 @@ func TestStartup(t *testing.T) {
 func startup(s *scenario) {
 	s.install(strings.Fields(os.Getenv("CHART"))...)
 	s.driverReady()
-	copies := storage{"rootcellar", s.Class(map[string]string{"pool": "reflink"}), "source"}
+	copies := storage{name: "rootcellar", class: s.Class(map[string]string{"pool": "reflink"}), snapshot: "source"}
 	s.podWithFile("source", copies.class, at(node1))
 	s.says("source", "cd /data && for i in $(seq 1000); do echo $i >file$i; done && sync && ls | wc -l", "1001")
 	s.take(copies.snapshot, "source")
-	storages := []storage{{name: "emptyDir"}, {name: "rootcellar", class: "rootcellar"}}
+	storages := []storage{{name: "emptyDir"}, {name: "rootcellar", class: "rootcellar", states: states}}
+	// Without the choice of a node, kube-controller-manager has fewer requests for a claim.
+	bound := storage{name: "rootcellar, Immediate", class: s.Class(nil, immediate), states: states[1:]}
 	for _, peer := range strings.Fields(os.Getenv("PEERS")) {
 		s.peer(peer)
 		storages = append(storages, storage{name: peer, class: peer})
@@ -72,7 +76,7 @@ func startup(s *scenario) {
 		members = append(members, fmt.Sprint("set-", number))
 	}
 	works := []workload{
-		{"all at once", workers(crowd), "", storages, func(of storage, number int) {
+		{"all at once", workers(crowd), "", append(slices.Clone(storages), bound), func(of storage, number int) {
 			s.member(worker(number), of)
 		}, s.endAll},
 		{"from one snapshot", workers(crowd / 2), "", []storage{storages[0], copies}, func(of storage, number int) {
@@ -94,9 +98,8 @@ func startup(s *scenario) {
 	for round := range rounds {
 		for i, work := range works {
 			for turn := range work.storages {
-				// The first workload shows where the time of a claim goes.
 				of := work.storages[(round+turn)%len(work.storages)]
-				h.measure(work, of, i == 0 && of.name == "rootcellar", m)
+				h.measure(work, of, i == 0 && of.states != nil, m)
 			}
 		}
 	}
@@ -170,8 +173,11 @@ type history struct {
 	measure.History
 }
 
-// The states of a pod with a claim, in their order, and what leads to each.
-var states = []struct{ name, by string }{
+// state is one of a pod with a claim, and what leads to it.
+type state struct{ name, by string }
+
+// The states in their order. A claim of an Immediate class does not have the first.
+var states = []state{
 	{"node chosen", "kube-scheduler"},
 	{"volume made", "csi-provisioner and the driver"},
 	{"claim bound", "kube-controller-manager"},
@@ -262,11 +268,14 @@ func last(begin time.Time, times map[string]time.Time) float64 {
 type measurements struct {
 	// seconds has the values by figure, workload and storage.
 	seconds map[string][]float64
-	// steps has the seconds of each pod by state.
+	// steps has the seconds of each pod by storage and state.
 	steps map[string][]float64
-	// requests counts those of a component about an object, while pods start and while they are removed.
+	// requests counts those of a component about an object by storage, while pods start and while they are removed.
 	requests map[string]*[2]int
 }
+
+// long is what a pod waits for more than these seconds if the kubelet found its claim not Bound yet, and tries again later.
+const long = 10
 
 // The figures of a workload.
 const (
@@ -306,8 +315,8 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 		before[worker(i)] = at
 	}
 	if inSteps {
-		h.inSteps(work.pods, before, m)
-		audited = h.count(audited, m, 0)
+		h.inSteps(work.pods, of, before, m)
+		audited = h.count(audited, of, m, 0)
 	}
 
 	pods, err := harness.Client.CoreV1().Pods(h.Namespace).List(h.ctx(), metav1.ListOptions{LabelSelector: "measured=yes"})
@@ -331,7 +340,7 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 	}
 	note(allRemoved, removed)
 	if inSteps {
-		h.count(audited, m, 1)
+		h.count(audited, of, m, 1)
 	}
 	for _, pod := range pods.Items {
 		h.kubeletForgets(nodeNamed(pod.Spec.NodeName), &pod)
@@ -339,12 +348,12 @@ func (h *history) measure(work workload, of storage, inSteps bool, m *measuremen
 }
 
 // inSteps notes for each pod, whose claim has its name, the seconds from each state to the next.
-func (h *history) inSteps(names []string, before map[string]time.Time, m *measurements) {
+func (h *history) inSteps(names []string, of storage, before map[string]time.Time, m *measurements) {
 	h.Helper()
-	for _, state := range states {
-		now := h.reached(state.name, names)
+	for _, state := range of.states {
+		now, key := h.reached(state.name, names), of.name+"\t"+state.name
 		for name, at := range now {
-			m.steps[state.name] = append(m.steps[state.name], at.Sub(before[name]).Seconds())
+			m.steps[key] = append(m.steps[key], at.Sub(before[name]).Seconds())
 		}
 		before = now
 	}
@@ -362,7 +371,7 @@ func (s *scenario) auditEnd() int64 {
 
 // count adds the requests since then about pods, claims, volumes, events and capacities to one of the two columns. It
 // returns where the log ends.
-func (s *scenario) count(begin int64, m *measurements, column int) int64 {
+func (s *scenario) count(begin int64, of storage, m *measurements, column int) int64 {
 	s.Helper()
 	file, err := os.Open(auditLog())
 	s.Must(err)
@@ -390,7 +399,7 @@ func (s *scenario) count(begin int64, m *measurements, column int) int64 {
 		if event.ObjectRef.Subresource != "" {
 			what += "/" + event.ObjectRef.Subresource
 		}
-		key := fmt.Sprintf("%s\t%s %s", program, event.Verb, what)
+		key := fmt.Sprintf("%s\t%s\t%s %s", of.name, program, event.Verb, what)
 		if m.requests[key] == nil {
 			m.requests[key] = &[2]int{}
 		}
@@ -415,9 +424,12 @@ func (s *scenario) write(m *measurements, works []workload, rounds int) {
 			}
 		}
 	}
-	for _, state := range states {
-		times := m.steps[state.name]
-		rows["startup-steps"] += fmt.Sprintf("%s%s\t%s\t%.2f\t%.2f\n", begin, state.name, state.by, measure.Percentile(times, 50), measure.Percentile(times, 99))
+	for _, of := range works[0].storages {
+		for _, state := range of.states {
+			times := m.steps[of.name+"\t"+state.name]
+			rows["startup-steps"] += fmt.Sprintf("%s%s\t%s\t%s\t%.2f\t%.2f\t%d of %d\n", begin, of.name, state.name, state.by,
+				measure.Percentile(times, 50), measure.Percentile(times, 99), measure.Above(times, long), len(times))
+		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(m.requests)) {
 		per := func(column int) float64 { return float64(m.requests[key][column]) / float64(crowd*rounds) }
