@@ -163,6 +163,9 @@ impl Volumes {
             };
             match restored {
                 Ok(false) => {}
+                Ok(true) if self.image_devices.are_lifted() => {
+                    tracing::info!(%id, "lifted the limits of I/O of a volume, which had failed before");
+                }
                 Ok(true) => {
                     tracing::warn!(%id, "the kernel had lost the limits of I/O of a volume, and the driver has set them again");
                 }
