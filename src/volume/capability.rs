@@ -62,11 +62,8 @@ pub(super) fn asked_image(class: &Class, capabilities: &[Capability]) -> Result<
     } else {
         filesystem(class, capabilities)?
     };
-    Ok(Some(Image {
-        content,
-        allocation: class.allocation.unwrap_or_default(),
-        unused: content != ImageContent::Block,
-    }))
+    let allocation = class.allocation.unwrap_or_default();
+    Ok(Some(Image::new(content, allocation)))
 }
 
 /// The filesystem of an image that a class and capabilities ask for.

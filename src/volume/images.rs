@@ -81,8 +81,8 @@ pub(super) fn of_copy(asked: Option<Image>, origin: &Origin) -> Result<Option<Im
     match (asked, source) {
         (None, None) => Ok(None),
         (Some(asked), Some(has)) if asked.content == has.content => Ok(Some(Image {
-            unused: has.unused,
-            ..asked
+            allocation: asked.allocation,
+            ..has
         })),
         _ => Err(Error::invalid(
             "volume_content_source",

@@ -393,6 +393,7 @@ fn mountable<'a>(entry: &Entry, file: BorrowedFd<'a>, read_only: bool) -> Mounta
         return Mountable::Device {
             file,
             allocation,
+            sector: image.sector,
             read_only,
         };
     };

@@ -512,7 +512,7 @@ fn an_attached_image_is_not_deleted() {
     let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.image("pvc", 64 * MIB);
     let file = File::open(rig.file("pvc")).unwrap();
-    let device = loops::attach(&file, false).unwrap();
+    let device = loops::attach(&file, false, None).unwrap();
     let refused = rig.driver().delete(&volume.id.to_string()).unwrap_err();
     assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);
     let path = device.path.display().to_string();
@@ -530,7 +530,7 @@ fn an_image_that_is_inspected_after_its_unmount_is_deleted() {
     let rig = ImageRig::new(Disk::new("ext4"));
     let volume = rig.image("pvc", 64 * MIB);
     let file = File::open(rig.file("pvc")).unwrap();
-    let inspected = loops::attach(&file, false).unwrap();
+    let inspected = loops::attach(&file, false, None).unwrap();
     let (deletes, begun) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {

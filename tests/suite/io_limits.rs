@@ -363,7 +363,7 @@ fn a_repeated_request_may_have_other_limits() {
     let record: Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
     let expected = json!({"write_bytes": 5 * MIB, "read_operations": 100});
     assert_eq!(record["io_limits"], expected);
-    assert_eq!(record["format"], 2, "that of every image");
+    assert_eq!(record["format"], 3, "that of every block volume");
     rig.publish(&volume, "pod");
     assert_eq!(rig.limits(), [LIMITS]);
 }

@@ -206,11 +206,7 @@ fn the_list_has_the_kind_of_each_volume() {
     ];
     let column = VolumeRecord::HEADS.iter().position(|head| *head == "KIND");
     for (content, kind) in cases {
-        let image = content.map(|content| Image {
-            content,
-            allocation: Allocation::Thick,
-            unused: false,
-        });
+        let image = content.map(|content| Image::new(content, Allocation::Thick));
         let record = VolumeRecord {
             image,
             ..volume("pvc-1", None)

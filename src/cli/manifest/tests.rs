@@ -132,11 +132,7 @@ fn an_image_names_its_filesystem_and_a_device_has_none() {
     ];
     for (content, mode, fs_type) in cases {
         let mut record = with_class(record("pvc-1", None));
-        record.image = Some(Image {
-            content,
-            allocation: Allocation::Thick,
-            unused: false,
-        });
+        record.image = Some(Image::new(content, Allocation::Thick));
         let printed = Printed::gather(&args("--all"), None, &pool_of(vec![record])).unwrap();
         let spec = &objects(&printed)[0]["spec"];
         assert_eq!(spec["volumeMode"], mode);

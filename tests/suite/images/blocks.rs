@@ -306,6 +306,47 @@ fn a_published_thick_image_gets_lost_blocks_again() {
     }
 }
 
+/// While a snapshot shares the blocks of a device, each write to a full disk either fails, or is there afterwards.
+///
+/// Proves: I2.
+#[test]
+fn no_write_of_a_device_is_lost_on_a_full_disk() {
+    const PIECE: usize = 512 << 10;
+    require!(loop_devices);
+    for disk in disks().into_iter().skip(1) {
+        let rig = ImageRig::sized(disk, 512 << 20);
+        let volume = rig.device("pvc", SIZE);
+        let target = rig.publish_device(&volume, "pod");
+        write_blocks(&target, 1, 1);
+        rig.unpublish(&volume, &target);
+        let taken = snapshot("snap", volume.id);
+        rig.driver().create_snapshot(&taken).unwrap();
+        let target = rig.publish_device(&volume, "pod");
+        let device = open(&target);
+        let write = |at: usize, length: usize| {
+            let written = device.write_all_at(&vec![2; length], at as u64);
+            written.and_then(|()| device.sync_data())
+        };
+        // Only the first half of each piece has blocks of its own.
+        let pieces = (0..usize::try_from(SIZE).unwrap()).step_by(PIECE);
+        for at in pieces.clone() {
+            write(at, PIECE / 2).unwrap();
+        }
+        rig.fill_disk();
+        let failed: Vec<_> = pieces.clone().map(|at| write(at, PIECE).is_err()).collect();
+        assert!(failed.contains(&true), "the disk was not full");
+        drop(device);
+        rig.empty_disk();
+        rig.unpublish(&volume, &target);
+        let target = rig.publish_device(&volume, "pod");
+        let has = content(&target, usize::try_from(SIZE).unwrap());
+        for (at, failed) in pieces.zip(failed) {
+            assert!(failed || has[at..at + PIECE] == [2; PIECE], "{at} is lost");
+        }
+        rig.unpublish(&volume, &target);
+    }
+}
+
 /// Once no copy shares the blocks of a thick image, the pod can write all of it on a full disk. A copy of it can be
 /// written too.
 ///

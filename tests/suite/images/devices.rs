@@ -374,7 +374,7 @@ fn unused_devices_are_removed_and_those_of_others_are_not() {
     eventually("the number is free", || {
         let strange = add(number);
         let device = File::open(&strange).ok().filter(|device| {
-            sys::attach_loop(device.as_fd(), file.as_fd(), sys::READ_ONLY).is_ok()
+            sys::attach_loop(device.as_fd(), file.as_fd(), sys::READ_ONLY, 0).is_ok()
         });
         attached = device.map(|device| (strange, device));
         attached.is_some()
@@ -454,7 +454,7 @@ fn a_pod_with_a_device_harms_only_itself() {
         rig.unpublish(&victim, &next);
     }
     let image = open(&rig.file("victim"));
-    let taken = sys::attach_loop(open(&node).as_fd(), image.as_fd(), 0);
+    let taken = sys::attach_loop(open(&node).as_fd(), image.as_fd(), 0, 0);
     assert_eq!(
         taken,
         Err(Errno::BUSY),

@@ -389,7 +389,7 @@ fn a_detached_device_keeps_its_number_after_a_restart() {
     let is_taken = |target: &Path| {
         // A driver in another mount namespace may have removed the number.
         File::open(target).is_err_and(|error| error.raw_os_error() == Some(6))
-            || sys::attach_loop(File::open(target).unwrap().as_fd(), file.as_fd(), 0)
+            || sys::attach_loop(File::open(target).unwrap().as_fd(), file.as_fd(), 0, 0)
                 == Err(Errno::BUSY)
     };
     let image = fs::metadata(rig.file("pvc")).unwrap().ino();

@@ -30,7 +30,7 @@ impl ForeignLoop {
             sys::add_loop(control.as_fd(), number).ok()?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let device = File::options().read(true).write(true).open(path).ok()?;
-            sys::attach_loop(device.as_fd(), open(at).as_fd(), 0).ok()?;
+            sys::attach_loop(device.as_fd(), open(at).as_fd(), 0, 0).ok()?;
             Some((number, device))
         });
         let (number, device) = attached.unwrap();
@@ -186,7 +186,7 @@ fn an_image_that_a_device_shows_by_another_path_is_not_deleted() {
     let bind = rig.node.path("bind");
     fs::create_dir(&bind).unwrap();
     rustix::mount::mount_bind(rig.file("pvc").parent().unwrap(), &bind).unwrap();
-    let device = loops::attach(open(&bind.join("disk.img")), false).unwrap();
+    let device = loops::attach(open(&bind.join("disk.img")), false, None).unwrap();
     let delete = || rig.driver().delete(&volume.id.to_string());
     let refused = delete().unwrap_err();
     assert_eq!(refused.code(Operation::Delete), Code::FailedPrecondition);

@@ -101,11 +101,8 @@ fn image(class: &Class, capabilities: &[Capability]) -> Result<Option<Image>, Co
         (Some("xfs"), None) => ImageContent::Xfs,
         _ => return Err(Code::InvalidArgument),
     };
-    Ok(Some(Image {
-        content,
-        allocation: class.allocation.unwrap_or_default(),
-        unused: content != ImageContent::Block,
-    }))
+    let allocation = class.allocation.unwrap_or_default();
+    Ok(Some(Image::new(content, allocation)))
 }
 
 /// The least size of a volume.

@@ -1,4 +1,5 @@
-//! Images and block volumes that move, or are copied, to disks with sectors of other sizes.
+//! Images and block volumes that move, or are copied, to disks with sectors of other sizes. A block volume has the same sectors
+//! on all of them, and one of an earlier version those of its disk.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -16,7 +17,7 @@ use super::moving::moves;
 use super::{Bytes, Code, MIB, Operation, Running, assert_code};
 use crate::images::{device, formatted};
 use support::loops::run;
-use support::{Fakes, Node, eventually, names, publish, require, snapshot};
+use support::{Fakes, Node, directory_of, eventually, names, publish, require, snapshot};
 
 /// The first bytes of a GPT, which is in the second sector of a device.
 const GPT: &[u8] = b"EFI PART";
@@ -71,12 +72,35 @@ impl Disks {
         self.node.volumes_with(settings, &fakes)
     }
 
-    /// Makes a block volume with a partition table, in the member a.
-    fn device(&self, driver: &Running, sectors: [u32; 3]) -> (Volume, Vec<u8>) {
+    /// Makes a block volume with a partition table for sectors of this size, in the member a.
+    fn device(&self, driver: &Running, sector: u32) -> (Volume, Vec<u8>) {
         let volume = driver.create(&device("pvc", BLOCK)).unwrap();
+        self.write_table(driver, volume, sector)
+    }
+
+    /// A driver with a block volume of an earlier version, as [`Disks::device`] makes it.
+    fn earlier_device(&self, sector: u32) -> (Running, Volume, Vec<u8>) {
+        let driver = self.driver();
+        let volume = driver.create(&device("pvc", BLOCK)).unwrap();
+        drop(driver);
+        let volumes = self.members[0].join("volumes");
+        let record = directory_of(&volumes, "pvc").join("volume.json");
+        let written = std::fs::read(&record).unwrap();
+        let mut written: serde_json::Value = serde_json::from_slice(&written).unwrap();
+        assert_eq!(written["format"], 3);
+        written["format"] = 2.into();
+        let image = written["image"].as_object_mut().unwrap();
+        assert_eq!(image.remove("sector").unwrap(), 4096);
+        std::fs::write(&record, written.to_string()).unwrap();
+        let driver = self.driver();
+        let (volume, content) = self.write_table(&driver, volume, sector);
+        (driver, volume, content)
+    }
+
+    fn write_table(&self, driver: &Running, volume: Volume, sector: u32) -> (Volume, Vec<u8>) {
         assert_eq!(volume.pool.as_str(), "set/a");
         let mut content = vec![7; usize::try_from(BLOCK).unwrap()];
-        content[usize::try_from(sectors[0]).unwrap()..][..GPT.len()].copy_from_slice(GPT);
+        content[usize::try_from(sector).unwrap()..][..GPT.len()].copy_from_slice(GPT);
         self.with(driver, &volume, |target| {
             let device = File::options().write(true).open(target).unwrap();
             device.write_all_at(&content, 0).unwrap();
@@ -84,13 +108,12 @@ impl Disks {
         (volume, content)
     }
 
-    /// Asserts that a block volume has this content, and, unless it may share blocks, sectors of this size.
+    /// Asserts that a block volume has this content, sectors of this size and direct I/O.
     #[track_caller]
-    fn assert_device(&self, driver: &Running, volume: &Volume, content: &[u8], own: Option<u32>) {
+    fn assert_device(&self, driver: &Running, volume: &Volume, content: &[u8], sector: u32) {
         self.with(driver, volume, |target| {
-            // Since Linux 6.15, a file of XFS that shares blocks has the sectors of its blocks.
-            let has = own.map(|_| sector(target));
-            assert_eq!(has, own.map(u64::from), "{}", volume.pool);
+            let has = ["queue/logical_block_size", "loop/dio"].map(|file| in_sysfs(target, file));
+            assert_eq!(has, [u64::from(sector), 1], "{}", volume.pool);
             let is_same = std::fs::read(target).unwrap() == content;
             assert!(is_same, "{}", volume.pool);
         });
@@ -191,12 +214,12 @@ fn is_device(volume: &Volume) -> bool {
     volume.image.is_some_and(Image::is_device)
 }
 
-/// The size of the sectors of the device that a target shows.
-fn sector(target: &Path) -> u64 {
+/// A number that sysfs has for the device that a target shows.
+fn in_sysfs(target: &Path, file: &str) -> u64 {
     let number = std::fs::metadata(target).unwrap().rdev();
     let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
-    let size = format!("/sys/dev/block/{major}:{minor}/queue/logical_block_size");
-    std::fs::read_to_string(size)
+    let file = format!("/sys/dev/block/{major}:{minor}/{file}");
+    std::fs::read_to_string(file)
         .unwrap()
         .trim()
         .parse()
@@ -226,8 +249,38 @@ fn an_image_moves_between_disks_with_other_sectors() {
     }
 }
 
-/// A block volume moves to a disk with sectors of the same size, where its partition table is in the same sector. On another
-/// disk nobody would find it, so the move is refused, and the volume stays as it is.
+/// A block volume has its partition table in the same sector on every disk, also while it shares blocks with a snapshot, and so
+/// have its restores.
+///
+/// Proves: I2, MV3, PS7.
+#[test]
+fn a_block_volume_has_the_same_sectors_on_every_disk() {
+    require!(loop_devices);
+    for (filesystem, sectors) in [("xfs", [512, 4096, 512]), ("ext4", [4096, 512, 4096])] {
+        let disks = Disks::new(filesystem, sectors);
+        let driver = disks.driver();
+        let (volume, content) = disks.device(&driver, Image::SECTOR);
+        let assert_same =
+            |volume: &Volume| disks.assert_device(&driver, volume, &content, Image::SECTOR);
+        let taken = taken(&driver, &volume);
+        assert_same(&volume);
+        let restore = |name| copy(taken.clone(), device(name, BLOCK));
+        let restored = driver.create(&restore("restored")).unwrap();
+        assert_eq!(restored.pool.as_str(), "set/a");
+        assert_same(&restored);
+        disks.fill_first(&driver);
+        let elsewhere = driver.create(&restore("elsewhere")).unwrap();
+        assert_eq!(elsewhere.pool.as_str(), "set/b");
+        assert_same(&elsewhere);
+        for (to, from) in [("b", "a"), ("c", "b")] {
+            moves(&driver, &volume, to, from);
+            assert_same(&volume);
+        }
+    }
+}
+
+/// A block volume of an earlier version moves to a disk with sectors of the same size, where its partition table is in the same
+/// sector. On another disk nobody would find it, so the move is refused, and the volume stays as it is.
 ///
 /// Proves: MV3.
 #[test]
@@ -235,9 +288,8 @@ fn a_partition_table_stays_in_its_sector() {
     require!(loop_devices);
     for sectors in [[512, 4096, 512], [4096, 512, 4096]] {
         let disks = Disks::new("xfs", sectors);
-        let driver = disks.driver();
-        let (volume, content) = disks.device(&driver, sectors);
-        let assert_kept = || disks.assert_device(&driver, &volume, &content, Some(sectors[0]));
+        let (driver, volume, content) = disks.earlier_device(sectors[0]);
+        let assert_kept = || disks.assert_device(&driver, &volume, &content, sectors[0]);
         let id = volume.id.to_string();
         let to_b = || driver.move_to(&id, "b", Users::Check, &Caller::default());
         assert_of_other_sectors(&to_b().unwrap_err(), Operation::Volume, sectors);
@@ -272,17 +324,17 @@ fn an_image_is_copied_between_disks_with_other_sectors() {
     }
 }
 
-/// While the disk of a block volume is full, and the others have sectors of another size, a restore or clone of it is refused
-/// and leaves nothing behind. The source stays, and is copied once its disk has space again.
+/// While the disk of a block volume of an earlier version is full, and the others have sectors of another size, a restore or
+/// clone of it is refused and leaves nothing behind. The source stays, and is copied once its disk has space again. On XFS with
+/// sectors of 512 bytes, the copies share no blocks, so that its sectors stay the same.
 ///
-/// Proves: PS7.
+/// Proves: I2, PS7.
 #[test]
 fn a_block_volume_is_not_copied_to_other_sectors() {
     require!(loop_devices);
     for (filesystem, sectors) in [("xfs", [512, 4096, 4096]), ("ext4", [4096, 512, 512])] {
         let disks = Disks::new(filesystem, sectors);
-        let driver = disks.driver();
-        let (volume, content) = disks.device(&driver, sectors);
+        let (driver, volume, content) = disks.earlier_device(sectors[0]);
         let taken = taken(&driver, &volume);
         let filler = disks.fill_first(&driver);
         let restore = copy(taken, device("restored", BLOCK));
@@ -299,19 +351,19 @@ fn a_block_volume_is_not_copied_to_other_sectors() {
             assert_eq!(disks.volumes_in(member), volumes, "{filesystem}: {member}");
         }
         assert_eq!(driver.list(usize::MAX, "").unwrap().objects.len(), 2);
-        disks.assert_device(&driver, &volume, &content, None);
+        disks.assert_device(&driver, &volume, &content, sectors[0]);
 
         driver.delete(&filler).unwrap();
         driver.wait_for_trash();
         for request in [&restore, &clone] {
             let made = driver.create(request).unwrap();
             assert_eq!(made.pool.as_str(), "set/a", "{filesystem}");
-            disks.assert_device(&driver, &made, &content, None);
+            disks.assert_device(&driver, &made, &content, sectors[0]);
         }
     }
 }
 
-/// A restore of a block volume passes over a disk with sectors of another size, although that has more free space.
+/// A restore of a block volume of an earlier version passes over a disk with sectors of another size, although that has more free space.
 ///
 /// Proves: PS7.
 #[test]
@@ -319,14 +371,13 @@ fn a_copy_passes_over_a_disk_with_other_sectors() {
     require!(loop_devices);
     for sectors in [[512, 4096, 512], [4096, 512, 4096]] {
         let disks = Disks::new("xfs", sectors);
-        let driver = disks.driver();
-        let (volume, content) = disks.device(&driver, sectors);
+        let (driver, volume, content) = disks.earlier_device(sectors[0]);
         let taken = taken(&driver, &volume);
         disks.fill_first(&driver);
         let restored = driver.create(&copy(taken, device("restored", BLOCK)));
         let restored = restored.unwrap();
         assert_eq!(restored.pool.as_str(), "set/c");
-        disks.assert_device(&driver, &restored, &content, Some(sectors[0]));
+        disks.assert_device(&driver, &restored, &content, sectors[0]);
         assert_eq!(disks.volumes_in("b"), 0);
     }
 }

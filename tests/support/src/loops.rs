@@ -144,7 +144,7 @@ impl PodDevice {
             // A driver may remove a device that has no file yet.
             let device = File::options().read(true).write(true).open(&path);
             let Ok(device) = device else { continue };
-            if sys::attach_loop(device.as_fd(), file.as_fd(), sys::AUTOCLEAR).is_ok() {
+            if sys::attach_loop(device.as_fd(), file.as_fd(), sys::AUTOCLEAR, 0).is_ok() {
                 let device = Some(device);
                 return Self {
                     path,

@@ -134,8 +134,12 @@ fn identified(
 }
 
 /// Attaches a file to a new loop device with direct I/O, which is detached when nobody has it open.
-pub fn attach(image: impl AsFd, read_only: bool) -> Result<Loop, Errno> {
+///
+/// Its sectors get a size in bytes. Without that, they may differ from one call to the next: since Linux 6.15, a file of XFS
+/// that shares blocks permits direct I/O only of whole blocks.
+pub fn attach(image: impl AsFd, read_only: bool, sector: Option<u32>) -> Result<Loop, Errno> {
     let control = control()?;
+    let sector = sector.unwrap_or_default();
     for _ in NUMBERS {
         let number = next_number();
         match sys::add_loop(control.as_fd(), number) {
@@ -146,7 +150,7 @@ pub fn attach(image: impl AsFd, read_only: bool) -> Result<Loop, Errno> {
         let name = format!("loop{number}");
         let attached = open(&name, OFlags::RDWR).and_then(|opened| {
             let flags = sys::AUTOCLEAR | sys::DIRECT_IO;
-            sys::attach_loop(opened.file.as_fd(), image.as_fd(), flags)?;
+            sys::attach_loop(opened.file.as_fd(), image.as_fd(), flags, sector)?;
             Ok(opened)
         });
         match attached {
@@ -254,7 +258,7 @@ pub fn occupy(name: &str) -> Result<Option<Loop>, Errno> {
         let device = open(&own, OFlags::RDWR)?;
         if !file_in_sysfs(&own)?.as_deref().is_some_and(is_occupant) {
             let file = rustix::fs::memfd_create(OCCUPANT, MemfdFlags::CLOEXEC)?;
-            sys::attach_loop(device.file.as_fd(), file.as_fd(), 0)?;
+            sys::attach_loop(device.file.as_fd(), file.as_fd(), 0, 0)?;
         }
         Ok(device)
     });

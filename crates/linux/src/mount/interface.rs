@@ -41,6 +41,8 @@ pub enum Mountable<'a> {
     Device {
         file: BorrowedFd<'a>,
         allocation: Allocation,
+        /// The size of its sectors, in bytes; see [`loops::attach`](crate::image::loops::attach).
+        sector: Option<u32>,
         read_only: bool,
     },
 }

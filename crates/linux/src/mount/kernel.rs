@@ -46,7 +46,7 @@ impl Mounter for KernelMounter {
                 allocation,
                 root,
             } => {
-                let device = writable_device(file, allocation, target)?;
+                let device = writable_device(file, allocation, None, target)?;
                 number = Some(device.device);
                 mount_image(&device, file, format, root)
                     .and_then(|mount| {
@@ -58,9 +58,10 @@ impl Mounter for KernelMounter {
             Mountable::Device {
                 file,
                 allocation,
+                sector,
                 read_only,
             } => {
-                return prepare_device(file, allocation, read_only, target);
+                return prepare_device(file, allocation, sector, read_only, target);
             }
         };
         // Verified before the mount is attached, so that nobody can see it yet.
@@ -157,14 +158,15 @@ fn mount_image(
 fn prepare_device(
     image: BorrowedFd<'_>,
     allocation: Allocation,
+    sector: Option<u32>,
     read_only: bool,
     target: &Target,
 ) -> Result<Prepared> {
     let failed = |errno| target.error(ATTACH, errno);
     let device = if read_only {
-        loops::attach(image, true).map_err(failed)?
+        loops::attach(image, true, sector).map_err(failed)?
     } else {
-        writable_device(image, allocation, target)?
+        writable_device(image, allocation, sector, target)?
     };
     let node = os::open_node(&device.path).map_err(failed)?;
     Ok(Prepared {
@@ -183,9 +185,14 @@ fn shows(device: &Loop) -> Result<bool, Errno> {
 }
 
 /// The device of the driver that shows all of an image for writing; attached, if there is none. A new one is
-/// detached when nobody has it open. A thick image keeps its blocks. Fails if the host attached the image to
-/// another device: it would not know that a pod decides its content.
-fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Target) -> Result<Loop> {
+/// detached when nobody has it open, and may have sectors of any size if none is given. A thick image keeps its blocks.
+/// Fails if the host attached the image to another device: it would not know that a pod decides its content.
+fn writable_device(
+    image: BorrowedFd<'_>,
+    allocation: Allocation,
+    sector: Option<u32>,
+    target: &Target,
+) -> Result<Loop> {
     let failed = |errno| target.error(ATTACH, errno);
     let mut known = None;
     for device in loops::of(image)? {
@@ -206,7 +213,7 @@ fn writable_device(image: BorrowedFd<'_>, allocation: Allocation, target: &Targe
             device.resize().map_err(failed)?;
             device
         }
-        None => loops::attach(image, false).map_err(failed)?,
+        None => loops::attach(image, false, sector).map_err(failed)?,
     };
     if let Err(errno) = device.use_direct_io() {
         let path = device.path.display();

@@ -65,7 +65,7 @@ impl Default for Information {
 #[derive(Debug, Clone, Copy)]
 struct Configuration {
     file: u32,
-    /// The size of a sector; 0: that of the disk below.
+    /// The size of a sector; 0: the smallest with which the file permits direct I/O.
     block_size: u32,
     information: Information,
     reserved: [u64; 8],
@@ -105,11 +105,17 @@ pub fn remove_loop(control: BorrowedFd<'_>, number: u32) -> Result<(), Errno> {
     }
 }
 
-/// Attaches a file to a free loop device. EBUSY: another process took the device.
-pub fn attach_loop(device: BorrowedFd<'_>, file: BorrowedFd<'_>, flags: u32) -> Result<(), Errno> {
+/// Attaches a file to a free loop device, whose sectors get a size in bytes, or 0 for the smallest with direct I/O. EBUSY:
+/// another process took the device.
+pub fn attach_loop(
+    device: BorrowedFd<'_>,
+    file: BorrowedFd<'_>,
+    flags: u32,
+    sector: u32,
+) -> Result<(), Errno> {
     let configuration = Configuration {
         file: u32::try_from(file.as_raw_fd()).map_err(|_| Errno::BADF)?,
-        block_size: 0,
+        block_size: sector,
         information: Information {
             flags,
             ..Information::default()

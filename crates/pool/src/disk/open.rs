@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use linux::fault::{Fault, InContext};
 use linux::filesystem::{self, Filesystem};
+use linux::image::below;
 use linux::mount::{FsPath, GuardedDir, MountEntry};
 use linux::os::{self, At, FileId};
 use linux::quota::{Enforcement, Quota};
@@ -35,7 +36,7 @@ use crate::disk::path::{
     check_devices, check_own_directories, find_marker, inspect_path, open_guarded, open_mounted,
     take_lock,
 };
-use crate::disk::record::{self, Method, Record};
+use crate::disk::record::{self, Image, Method, Record};
 use crate::disk::space::Space;
 use crate::disk::unavailable::Unavailable;
 
@@ -274,8 +275,14 @@ impl Disk {
         kept.context("turn copy-on-write off")
     }
 
-    pub fn method(&self, source: &OwnedFd) -> Result<Method, Fault> {
+    /// The method of copying a source, which may be an image.
+    pub fn method(&self, source: &OwnedFd, image: Option<Image>) -> Result<Method, Fault> {
         const ASK: &str = "find the method of copying";
+        if let Some(image) = image
+            && self.has_larger_blocks(image)?
+        {
+            return Ok(Method::Copy);
+        }
         if self.quota.copies(source.as_fd()).context(ASK)? {
             return Ok(Method::Subvolume);
         }
@@ -292,6 +299,17 @@ impl Disk {
         } else {
             Method::Copy
         })
+    }
+
+    /// Whether the blocks that files share are larger than the sectors of an image. Once it shares blocks, its device would have
+    /// larger sectors, or no direct I/O: then the kernel reports a write to a full disk as done although a part of it is lost.
+    fn has_larger_blocks(&self, image: Image) -> Result<bool, Fault> {
+        if self.filesystem != Filesystem::Xfs {
+            return Ok(false);
+        }
+        let of_disk = || below::sector(self.place.mount.device).filter(|_| image.is_device());
+        let sector = image.sector.or_else(of_disk).unwrap_or(Image::SECTOR);
+        Ok(self.statvfs()?.f_bsize > sector.into())
     }
 
     fn try_sharing(&self) -> Result<bool, Fault> {

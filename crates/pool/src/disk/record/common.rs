@@ -18,6 +18,10 @@ pub const FORMAT: u32 = 1;
 /// driver would serve the directory of the image, or a copy that is out of date.
 pub(super) const FORMAT_2: u32 = 2;
 
+/// The format of the record of a block volume with sectors of its own. An older driver would show the sectors of the disk, with
+/// which no program finds its partition table.
+pub(super) const FORMAT_3: u32 = 3;
+
 /// The fields of a record that this version does not know. A later version may have written them, and
 /// finds them again after a rollback.
 pub type Unknown = BTreeMap<String, serde_json::Value>;
@@ -53,10 +57,12 @@ impl fmt::Display for Source {
 
 /// The format of a record with these fields.
 pub fn format_of(image: Option<Image>, moved: Option<Move>) -> u32 {
-    if image.is_some() || moved.is_some() {
-        FORMAT_2
-    } else {
-        FORMAT
+    match image {
+        Some(Image {
+            sector: Some(_), ..
+        }) => FORMAT_3,
+        None if moved.is_none() => FORMAT,
+        _ => FORMAT_2,
     }
 }
 

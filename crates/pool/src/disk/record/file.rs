@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
-use super::common::{FORMAT, FORMAT_2};
+use super::common::{FORMAT, FORMAT_2, FORMAT_3};
 
 /// Far more than the largest record.
 const MAX_RECORD_BYTES: usize = 64 * 1024;
@@ -105,8 +105,12 @@ pub fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, Unread
     #[derive(Deserialize)]
     struct Version {
         format: u32,
-        image: Option<IgnoredAny>,
+        image: Option<VersionOfImage>,
         moved: Option<IgnoredAny>,
+    }
+    #[derive(Deserialize)]
+    struct VersionOfImage {
+        sector: Option<IgnoredAny>,
     }
     let read = os::open_file(dir, name).and_then(|file| os::read_all(&file, MAX_RECORD_BYTES));
     let bytes = read.map_err(|errno| {
@@ -118,6 +122,7 @@ pub fn read<T: DeserializeOwned>(dir: impl AsFd, name: &str) -> Result<T, Unread
     let version: Version = serde_json::from_slice(&bytes).map_err(damaged)?;
     let known = match (version.image, version.moved) {
         (None, None) => FORMAT,
+        (Some(VersionOfImage { sector: Some(_) }), _) => FORMAT_3,
         _ => FORMAT_2,
     };
     if version.format != known {

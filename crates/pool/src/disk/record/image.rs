@@ -15,6 +15,10 @@ pub struct Image {
     /// removes its `lost+found`, and marks that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unused: bool,
+    /// The size of the sectors of a block volume, in bytes. A block volume of an earlier version has none: its sectors are
+    /// those of its disk. Nor has a filesystem, which is made for sectors of any size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sector: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +31,21 @@ pub enum ImageContent {
 }
 
 impl Image {
+    /// The size of the sectors of new block volumes, in bytes. The sectors of no disk are larger, and no image shares larger
+    /// blocks, so the device has direct I/O on every disk and after every copy.
+    pub const SECTOR: u32 = 4096;
+
+    /// An unused image.
+    pub fn new(content: ImageContent, allocation: Allocation) -> Self {
+        let is_device = content == ImageContent::Block;
+        Self {
+            content,
+            allocation,
+            unused: !is_device,
+            sector: is_device.then_some(Self::SECTOR),
+        }
+    }
+
     /// Whether it is a block device, and has no filesystem that the driver made.
     pub fn is_device(self) -> bool {
         self.content == ImageContent::Block

@@ -10,7 +10,7 @@ use objects::{Bytes, Invalid};
 
 use crate::disk::error::{Busy, Error, Result};
 use crate::disk::open::Disk;
-use crate::disk::record::{Image, Method, Source};
+use crate::disk::record::{Method, Source};
 use crate::disk::refusal::{Refusal, Stopped};
 use crate::op::caller::Caller;
 use crate::op::copies::origin::{CopyPolicy, Origin};
@@ -61,7 +61,8 @@ impl Pool {
         let (disk, from_disk) = (self.disk()?, from.disk()?);
         let source = from.open_origin(&from_disk, origin)?;
         let method = if std::ptr::eq(self, from) {
-            disk.method(&source).map_err(|fault| self.classify(fault))?
+            let found = disk.method(&source, origin.image());
+            found.map_err(|fault| self.classify(fault))?
         } else {
             Method::Copy
         };
@@ -141,28 +142,31 @@ impl<'a> CopyPlan<'a> {
 
     /// Fails if the policy, or the filesystem, does not permit the method.
     pub fn check_permitted(&self) -> Result<()> {
-        let (pool, filesystem) = (self.to.name().clone(), self.disk.filesystem);
+        let (pool, filesystem) = (self.to.name(), self.disk.filesystem);
         if self.shares_blocks() {
             return Ok(());
         }
         if !self.policy.copy {
             let problem = format!(
-                "pool {pool} is on {filesystem}, where files share no blocks: a copy takes time, \
-                 and the space of its original again; the class parameter copy: allowed permits it"
+                "pool {pool} is on {filesystem}, and a copy of {} shares no blocks there: it takes time, and the space of its \
+                 original again; the class parameter copy: allowed permits it",
+                self.origin.source()
             );
             return Err(Invalid::new("parameter \"copy\"", problem).into());
         }
         if self.origin.image().is_some() && filesystem.copies_on_write() {
-            let of = self.origin.source();
+            let (of, pool) = (self.origin.source(), pool.clone());
             return Err(Refusal::ImageOfOtherPool { of, pool }.into());
         }
         self.check_sectors()
     }
 
-    /// Refuses a block volume whose device would have other sectors on the disk of the copy: a partition table is found by the
-    /// number of its sector.
+    /// Refuses a block volume of an earlier version whose device would have other sectors on the disk of the copy: a partition
+    /// table is found by the number of its sector.
     pub fn check_sectors(&self) -> Result<()> {
-        if self.is_here() || !self.origin.image().is_some_and(Image::is_device) {
+        let image = self.origin.image();
+        if self.is_here() || !image.is_some_and(|image| image.is_device() && image.sector.is_none())
+        {
             return Ok(());
         }
         let [has, other] =
