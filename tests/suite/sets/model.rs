@@ -339,14 +339,21 @@ impl SetWorld {
         }
     }
 
+    /// A process that another test has just begun may have a deleted file open until its exec, so its blocks return late.
     fn check_capacity(&self) {
         let (sum, most) = self.model.capacity();
         let tolerance = TOLERANCE * MEMBERS.len() as u64;
-        let got = capacity(self.driver());
-        for (got, most) in [(got.available, sum), (got.largest, most)] {
-            let within = most.saturating_sub(tolerance)..=most;
-            assert!(within.contains(&got.0), "{got:?} is not in {within:?}");
-        }
+        eventually(
+            format_args!("{sum} bytes are free, {most} on a disk"),
+            || {
+                let got = capacity(self.driver());
+                let mut got = [(got.available, sum), (got.largest, most)].into_iter();
+                got.all(|(got, most)| {
+                    assert!(got.0 <= most, "{got:?} is above {most}");
+                    got.0 >= most.saturating_sub(tolerance)
+                })
+            },
+        );
     }
 }
 
