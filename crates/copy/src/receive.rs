@@ -20,7 +20,7 @@ use crate::open::Open;
 use crate::progress::Progress;
 use crate::record::{self, CHUNK_BYTES, Chunk, Record, VERSION};
 use crate::verify::compare;
-use crate::volume::{Top, begin, finish, is_of_filesystem_at, unprotect};
+use crate::volume::{Top, begin, finish, is_of_filesystem_at, sector, unprotect};
 use crate::walk::{check, key, readable, walk_to};
 
 /// A directory that is filled.
@@ -116,7 +116,7 @@ impl<'a> Receiver<'a> {
             let record = record.ok_or(Error::EndedEarly)?;
             record::write(&mut self.log, &record).doing("write the log of the copy")?;
             match record {
-                Record::Device(size) => self.device(size)?,
+                Record::Device { size, sector } => self.device(size, sector)?,
                 Record::Enter { name, in_place } => self.enter(name, in_place)?,
                 Record::Leave(attributes) => self.leave(&attributes)?,
                 Record::File {
@@ -326,7 +326,7 @@ impl<'a> Receiver<'a> {
         Ok((file, true))
     }
 
-    fn device(&mut self, size: u64) -> Result<()> {
+    fn device(&mut self, size: u64, has: u32) -> Result<()> {
         let Top::Device(file, space) = self.top else {
             return Err(Error::OtherKind);
         };
@@ -336,6 +336,14 @@ impl<'a> Receiver<'a> {
         }
         if self.open.is_some() {
             return Err(stream("it opens two devices"));
+        }
+        let other = sector(file)?;
+        if other != has {
+            eprintln!(
+                "warning: the source has sectors of {has} bytes, and the target of {other}. A virtual machine of QEMU finds its \
+                 partitions, but another program may find no partitions or no filesystem. Look at the data before you remove \
+                 the source."
+            );
         }
         let file = rustix::io::fcntl_dupfd_cloexec(file, 0).at("hold the device", String::new)?;
         self.open = Some(Open {

@@ -16,7 +16,7 @@ pub(crate) const CHUNK: u64 = 1 << 20;
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// The version of the streams. Both ends come from one image, so another version is refused.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// Something that the target has already.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,8 +49,11 @@ pub(crate) enum Record {
         /// The bytes of the complete copy, for the progress.
         bytes: u64,
     },
-    /// The content of a block device of this size follows.
-    Device(u64),
+    /// The content of a block device of this size follows, which has sectors of that size.
+    Device {
+        size: u64,
+        sector: u32,
+    },
     /// A directory, and what follows until [`Record::Leave`] is inside of it.
     Enter {
         name: Vec<u8>,

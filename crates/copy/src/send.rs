@@ -16,7 +16,7 @@ use crate::attributes;
 use crate::content::ChunkReader;
 use crate::fault::{At, Doing, Error, Result, at, stream};
 use crate::record::{self, CHUNK, CHUNK_BYTES, Chunk, Had, Record, VERSION};
-use crate::volume::{Top, device};
+use crate::volume::{Top, device, sector};
 use crate::walk::{Step, Walk};
 
 /// The unit in which filesystems allocate.
@@ -234,9 +234,10 @@ pub(crate) fn send(top: &Top, had: impl Read, to: impl Write) -> Result<()> {
             sent
         }
         Top::Device(file, size) => {
-            sender.emit(&Record::Device(*size))?;
+            let (size, sector) = (*size, sector(file)?);
+            sender.emit(&Record::Device { size, sector })?;
             let mut hasher = Hasher::new();
-            sender.content(&device(file, *size), b"", Some(&mut hasher), &String::new)?;
+            sender.content(&device(file, size), b"", Some(&mut hasher), &String::new)?;
             sender.to.flush().doing("write the stream")?;
             let sent = hasher.finish_128();
             // Its pages were read, and another loop device of the same file may have written since.

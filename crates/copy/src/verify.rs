@@ -119,7 +119,7 @@ impl Comparison<'_> {
                 self.count();
                 self.open(name, size, several)
             }
-            Record::Device(size) => {
+            Record::Device { size, .. } => {
                 if let Top::Device(file, _) = self.top {
                     let file = rustix::io::fcntl_dupfd_cloexec(file, 0)
                         .at("hold the device", String::new)?;

@@ -108,6 +108,11 @@ impl Top {
     }
 }
 
+/// The size of a device's sectors, in bytes.
+pub(crate) fn sector(device: &OwnedFd) -> Result<u32> {
+    rustix::fs::ioctl_blksszget(device).at("read the size of a device's sectors", String::new)
+}
+
 pub(crate) fn device(file: &OwnedFd, size: u64) -> ChunkReader<'_> {
     ChunkReader {
         file,

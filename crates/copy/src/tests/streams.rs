@@ -108,7 +108,10 @@ fn hostile() -> Vec<Record> {
     let others = [
         chunk(0),
         Record::Close(attributes()),
-        Record::Device(1),
+        Record::Device {
+            size: 1,
+            sector: 512,
+        },
         Record::End(0),
         Record::Begin {
             version: record::VERSION,
