@@ -199,7 +199,9 @@ impl From<mount::Error> for Error {
         match error {
             mount::Error::Invalid(invalid) => Self::Invalid(invalid),
             mount::Error::Io(fault) => Self::Io(fault),
-            error @ mount::Error::InUse { .. } => Refusal::Mount(error).into(),
+            error @ (mount::Error::InUse { .. } | mount::Error::Unsafe { .. }) => {
+                Refusal::Mount(error).into()
+            }
             mount::Error::Internal(problem) => Self::Internal(problem),
         }
     }

@@ -15,6 +15,6 @@ pub use open::{
 };
 pub use status::now;
 pub use status::{
-    FileId, Status, is_subvolume, kernel_version, status, status_at, status_behind, statx,
-    statx_at, written_at,
+    FileId, Status, is_subvolume, kernel_version, permits_direct_io, status, status_at,
+    status_behind, statx, statx_at, written_at,
 };

@@ -341,7 +341,10 @@ fn no_write_of_a_device_is_lost_on_a_full_disk() {
         let target = rig.publish_device(&volume, "pod");
         let has = content(&target, usize::try_from(SIZE).unwrap());
         for (at, failed) in pieces.zip(failed) {
-            assert!(failed || has[at..at + PIECE] == [2; PIECE], "{at} is lost");
+            assert!(
+                failed || has[at..at + PIECE] == vec![2; PIECE],
+                "{at} is lost"
+            );
         }
         rig.unpublish(&volume, &target);
     }

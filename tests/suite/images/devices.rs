@@ -89,6 +89,28 @@ fn an_unpublished_device_has_what_its_pod_wrote() {
     }
 }
 
+/// A device that a pod gave other sectors, or no direct I/O for them, is not shown to another pod. Once all pods are gone, the
+/// volume gets a new device.
+///
+/// Proves: I2.
+#[test]
+fn a_device_with_sectors_of_a_pod_is_not_published_again() {
+    const LOOP_SET_BLOCK_SIZE: u32 = 0x4C09;
+    require!(loop_devices);
+    let rig = ImageRig::new(Disk::new("ext4"));
+    let volume = rig.device("pvc", 64 * MIB);
+    let target = rig.publish_device(&volume, "pod");
+    support::nobody::ioctl(open(&target), LOOP_SET_BLOCK_SIZE, 512).unwrap();
+    let refused = rig.try_publishing(&volume, "other", false).unwrap_err();
+    let code = refused.code(Operation::Volume);
+    assert_eq!(code, Code::FailedPrecondition, "{refused}");
+    let says = "delete all pods of the volume";
+    assert!(refused.to_string().contains(says), "{refused}");
+    rig.unpublish(&volume, &target);
+    let target = rig.publish_device(&volume, "other");
+    rig.unpublish(&volume, &target);
+}
+
 /// A published device grows, its snapshot has the writes of pods, and a copy of it is never mounted.
 ///
 /// Proves: B1, B2.

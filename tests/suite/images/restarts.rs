@@ -35,7 +35,10 @@ impl ForeignDevice {
 
     fn attach(file: &Path) -> Self {
         let made = Self::new();
-        run(Command::new("losetup").args([&made.path, file]));
+        let sectors = ["--sector-size", "4096"];
+        run(Command::new("losetup")
+            .args(sectors)
+            .args([&made.path, file]));
         made
     }
 

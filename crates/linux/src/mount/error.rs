@@ -19,6 +19,13 @@ pub enum Error {
     /// Somebody else attached the volume's image to a device, which could write to it too.
     #[error("the image of the volume is in use by {}; detach it first", .device.display())]
     InUse { device: PathBuf },
+    /// A write to a full disk could be lost, or the sectors differ from those of the volume.
+    #[error(
+        "{} cannot show the block volume with direct I/O and sectors of {sector} bytes, so writes to a full disk would be lost. \
+         If a pod changed the device, delete all pods of the volume. Otherwise use another disk: one with sectors above {sector} \
+         bytes, or ext4 with data=journal, has no block volumes", .device.display()
+    )]
+    Unsafe { device: PathBuf, sector: u32 },
     /// The kernel made another mount than the driver asked for.
     #[error("internal error: {0}")]
     Internal(String),

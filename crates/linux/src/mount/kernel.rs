@@ -168,6 +168,14 @@ fn prepare_device(
     } else {
         writable_device(image, allocation, sector, target)?
     };
+    if let Some(sector) = sector {
+        let is_safe = device.has_direct_io(image).map_err(failed)?
+            && device.sector().map_err(failed)? == sector;
+        if !is_safe {
+            let device = device.path;
+            return Err(Error::Unsafe { device, sector });
+        }
+    }
     let node = os::open_node(&device.path).map_err(failed)?;
     Ok(Prepared {
         mount: private_clone(node, 0, libc::MOUNT_ATTR_NODEV).map_err(failed)?,
@@ -215,7 +223,7 @@ fn writable_device(
         }
         None => loops::attach(image, false, sector).map_err(failed)?,
     };
-    if let Err(errno) = device.use_direct_io() {
+    if let Err(errno) = device.use_direct_io(image) {
         let path = device.path.display();
         tracing::warn!(device = %path, %errno, "the device of an image has no direct I/O, so a full disk may lose writes");
     }

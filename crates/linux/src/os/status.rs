@@ -92,6 +92,14 @@ pub fn statx(file: impl AsFd) -> Outcome<Statx> {
     rustix::fs::statx(file, "", flags, STATX_WANTED)
 }
 
+/// Whether the kernel permits direct I/O with an open file. Before Linux 6.1 it does not tell, and only a failure shows it.
+pub fn permits_direct_io(file: impl AsFd) -> Outcome<bool> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let told = rustix::fs::statx(file, "", flags, StatxFlags::DIOALIGN)?;
+    let is_told = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
+    Ok(!is_told || told.stx_dio_offset_align != 0)
+}
+
 /// The time when the content of an entry was written last (mtime), since the Unix epoch.
 pub fn written_at(dir: impl AsFd, name: impl AsRef<OsStr>) -> Outcome<Duration> {
     let written = statx_at(dir, name)?.stx_mtime;

@@ -94,17 +94,26 @@ impl Loop {
         sys::write_back(self.file.as_fd())
     }
 
-    /// Lets reads and writes pass the page cache of the pool's filesystem, which would report a full disk
-    /// only after the write.
-    pub fn use_direct_io(&self) -> Result<(), Errno> {
-        if self.has_direct_io()? {
+    /// Lets reads and writes pass the page cache of the pool's filesystem: of a write to a full disk, the kernel would report a
+    /// part as done that it loses. EINVAL: that is impossible, also if the kernel says that the device has direct I/O.
+    pub fn use_direct_io(&self, image: impl AsFd) -> Result<(), Errno> {
+        if self.has_direct_io(&image)? {
             return Ok(());
+        }
+        if !os::permits_direct_io(image)? {
+            return Err(Errno::INVAL);
         }
         sys::set_direct_io(self.file.as_fd())
     }
 
-    pub fn has_direct_io(&self) -> Result<bool, Errno> {
-        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0)
+    pub fn has_direct_io(&self, image: impl AsFd) -> Result<bool, Errno> {
+        let has = sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0;
+        Ok(has && os::permits_direct_io(image)?)
+    }
+
+    /// The size of its sectors, in bytes.
+    pub fn sector(&self) -> Result<u32, Errno> {
+        rustix::fs::ioctl_blksszget(&self.file)
     }
 
     /// Detaches the file, now or when the last process closes the device.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use linux::image::{Allocation, Format};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The image of a volume or snapshot. Nothing in it changes later, except that a filesystem is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +18,11 @@ pub struct Image {
     pub unused: bool,
     /// The size of the sectors of a block volume, in bytes. A block volume of an earlier version has none: its sectors are
     /// those of its disk. Nor has a filesystem, which is made for sectors of any size.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "known_sector",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub sector: Option<u32>,
 }
 
@@ -57,6 +62,16 @@ impl Image {
     }
 }
 
+/// Another size would be one of a later version, or of a person who has not seen what depends on it.
+fn known_sector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    let sector = u32::deserialize(from)?;
+    if sector == Image::SECTOR {
+        return Ok(Some(sector));
+    }
+    let problem = format_args!("sector is {sector}, and can only be {}", Image::SECTOR);
+    Err(D::Error::custom(problem))
+}
+
 impl ImageContent {
     pub fn format(self) -> Option<Format> {
         match self {
@@ -75,5 +90,23 @@ impl ImageContent {
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.content.as_str(), self.allocation.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_volume_has_the_known_sectors_or_those_of_an_earlier_version() {
+        let read = |sector: &str| {
+            let json = format!(r#"{{"content": "block", "allocation": "thin"{sector}}}"#);
+            serde_json::from_str::<Image>(&json).map(|image| image.sector)
+        };
+        assert_eq!(read("").unwrap(), None);
+        assert_eq!(read(r#", "sector": 4096"#).unwrap(), Some(4096));
+        for sector in ["512", "0", "8192", "null", "\"4096\""] {
+            read(&format!(r#", "sector": {sector}"#)).unwrap_err();
+        }
     }
 }
