@@ -87,7 +87,7 @@ impl Examination<'_> {
         };
         for device in devices {
             // It may be detached meanwhile.
-            let problem = match (device.shows_all(status.length), device.has_direct_io(file)) {
+            let problem = match (device.shows_all(status.length), device.has_direct_io()) {
                 (Ok(false), _) => "does not show all of its image",
                 (_, Ok(false)) => "has no direct I/O, so a full disk may lose writes",
                 _ => continue,

@@ -21,9 +21,9 @@ pub enum Error {
     InUse { device: PathBuf },
     /// A write to a full disk could be lost, or the sectors differ from those of the volume.
     #[error(
-        "{} cannot show the block volume with direct I/O and sectors of {sector} bytes, so writes to a full disk would be lost. \
-         If a pod changed the device, delete all pods of the volume. Otherwise use another disk: one with sectors above {sector} \
-         bytes, or ext4 with data=journal, has no block volumes", .device.display()
+        "{} does not show the block volume with direct I/O and sectors of {sector} bytes, so a pod might not find its data, and \
+         writes to a full disk would be lost. If a pod changed the device, delete all pods of the volume. Otherwise the disk has \
+         sectors above {sector} bytes: move the volume to another disk", .device.display()
     )]
     Unsafe { device: PathBuf, sector: u32 },
     /// The kernel made another mount than the driver asked for.

@@ -168,10 +168,9 @@ fn prepare_device(
     } else {
         writable_device(image, allocation, sector, target)?
     };
-    if let Some(sector) = sector {
-        let is_safe = device.has_direct_io(image).map_err(failed)?
-            && device.sector().map_err(failed)? == sector;
-        if !is_safe {
+    if let Some(sector) = sector.filter(|_| !read_only) {
+        let has_direct_io = device.has_direct_io().map_err(failed)?;
+        if !has_direct_io || device.sector().map_err(failed)? != sector {
             let device = device.path;
             return Err(Error::Unsafe { device, sector });
         }

@@ -97,18 +97,17 @@ impl Loop {
     /// Lets reads and writes pass the page cache of the pool's filesystem: of a write to a full disk, the kernel would report a
     /// part as done that it loses. EINVAL: that is impossible, also if the kernel says that the device has direct I/O.
     pub fn use_direct_io(&self, image: impl AsFd) -> Result<(), Errno> {
-        if self.has_direct_io(&image)? {
-            return Ok(());
-        }
         if !os::permits_direct_io(image)? {
             return Err(Errno::INVAL);
+        }
+        if self.has_direct_io()? {
+            return Ok(());
         }
         sys::set_direct_io(self.file.as_fd())
     }
 
-    pub fn has_direct_io(&self, image: impl AsFd) -> Result<bool, Errno> {
-        let has = sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0;
-        Ok(has && os::permits_direct_io(image)?)
+    pub fn has_direct_io(&self) -> Result<bool, Errno> {
+        Ok(sys::loop_status(self.file.as_fd())?.flags & sys::DIRECT_IO != 0)
     }
 
     /// The size of its sectors, in bytes.

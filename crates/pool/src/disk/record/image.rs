@@ -36,8 +36,8 @@ pub enum ImageContent {
 }
 
 impl Image {
-    /// The size of the sectors of new block volumes, in bytes. The sectors of no disk are larger, and no image shares larger
-    /// blocks, so the device has direct I/O on every disk and after every copy.
+    /// The size of the sectors of new block volumes, in bytes. The sectors of hardly any disk are larger, and no image shares
+    /// larger blocks, so the device has direct I/O after every move and copy.
     pub const SECTOR: u32 = 4096;
 
     /// An unused image.
