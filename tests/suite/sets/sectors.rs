@@ -363,7 +363,8 @@ fn a_block_volume_is_not_copied_to_other_sectors() {
     }
 }
 
-/// A restore of a block volume of an earlier version passes over a disk with sectors of another size, although that has more free space.
+/// A restore of a block volume of an earlier version passes over a disk with sectors of another size, although that has more
+/// free space.
 ///
 /// Proves: PS7.
 #[test]

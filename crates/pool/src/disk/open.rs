@@ -307,9 +307,16 @@ impl Disk {
         if self.filesystem != Filesystem::Xfs {
             return Ok(false);
         }
-        let of_disk = || below::sector(self.place.mount.device).filter(|_| image.is_device());
-        let sector = image.sector.or_else(of_disk).unwrap_or(Image::SECTOR);
+        // A filesystem in an image is made for sectors of this size, too.
+        let sector = self.sector(image).unwrap_or(Image::SECTOR);
         Ok(self.statvfs()?.f_bsize > sector.into())
+    }
+
+    /// The size of the sectors that a block volume has on this disk, in bytes: its own, or those of the disk if it is of an
+    /// earlier version. `None`: sysfs does not tell, or the image has a filesystem.
+    pub fn sector(&self, image: Image) -> Option<u32> {
+        let of_disk = || below::sector(self.place.mount.device);
+        image.is_device().then(|| image.sector.or_else(of_disk))?
     }
 
     fn try_sharing(&self) -> Result<bool, Fault> {

@@ -4,7 +4,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use linux::fault::InContext;
-use linux::image::below;
 use linux::os;
 use objects::{Bytes, Invalid};
 
@@ -164,13 +163,10 @@ impl<'a> CopyPlan<'a> {
     /// Refuses a block volume of an earlier version whose device would have other sectors on the disk of the copy: a partition
     /// table is found by the number of its sector.
     pub fn check_sectors(&self) -> Result<()> {
-        let image = self.origin.image();
-        if self.is_here() || !image.is_some_and(|image| image.is_device() && image.sector.is_none())
-        {
+        let Some(image) = self.origin.image() else {
             return Ok(());
-        }
-        let [has, other] =
-            [&self.from_disk, &self.disk].map(|disk| below::sector(disk.place.mount.device));
+        };
+        let [has, other] = [&self.from_disk, &self.disk].map(|disk| disk.sector(image));
         match (has, other) {
             (Some(has), Some(other)) if has != other => {
                 let (of, pool) = (self.origin.source(), self.to.name().clone());
