@@ -52,6 +52,9 @@ impl Copies {
         loop {
             go_on()?;
             let mut queue = lock(&self.queue);
+            if caller.has_left() {
+                return Ok(None);
+            }
             let is_next = queue.waiting.front() == Some(&place.number);
             if is_next && queue.running < COPIES_AT_ONCE {
                 queue.running += 1;
@@ -62,9 +65,6 @@ impl Copies {
             };
             // An error says that a thread panicked with the lock, which the next round takes all the same.
             drop(self.changed.wait_timeout(queue, time_left.min(ASK_EVERY)));
-            if caller.has_left() {
-                return Ok(None);
-            }
         }
     }
 
