@@ -103,15 +103,23 @@ func (s *scenario) runningOn(name string) node {
 	return nodeNamed(s.running(name).Spec.NodeName)
 }
 
-// unscheduled waits until the scheduler has reported why the pod has no node.
+// unscheduled waits until the pod's condition PodScheduled says these texts. It does not read the scheduler's event of the
+// same text, because an event that the API server refuses, for instance while its storage is slow, is not sent again.
 func (s *scenario) unscheduled(pod string, texts ...string) {
 	s.Helper()
-	s.event("Pod", pod, texts...)
-	found, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), pod, metav1.GetOptions{})
-	s.Must(err)
-	if found.Spec.NodeName != "" {
-		s.Fatalf("pod %s is on %s", pod, found.Spec.NodeName)
-	}
+	s.Eventually(fmt.Sprintf("pod %s is not scheduled because %q", pod, texts), harness.Patience, func() string {
+		found, err := harness.Client.CoreV1().Pods(s.Namespace).Get(s.ctx(), pod, metav1.GetOptions{})
+		s.Must(err)
+		if found.Spec.NodeName != "" {
+			s.Fatalf("pod %s is on %s", pod, found.Spec.NodeName)
+		}
+		for _, condition := range found.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && holdsAll(condition.Message, texts) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%+v", found.Status.Conditions)
+	})
 }
 
 // deletePod deletes a pod and waits until it is deleted.
