@@ -18,21 +18,19 @@ pub(super) fn are_as_recorded(scene: &Scene, is_settled: bool) {
     let (mut known, mut being_tagged) = (Vec::new(), Vec::new());
     // A pool that was moved away keeps its limits.
     let pools = ["pool", AWAY].map(|pool| disk.join(pool));
-    let kinds = [
-        ("volumes", "volume.json"),
-        ("snapshots", "snapshot.json"),
-        // Kept volumes keep theirs.
-        (".rootcellar/kept", "volume.json"),
-    ];
-    let homes = kinds.map(|(home, file)| pools.each_ref().map(|pool| (pool.join(home), file)));
-    for (home, file) in homes
-        .into_iter()
-        .flatten()
-        .filter(|(home, _)| home.is_dir())
-    {
+    // Kept objects keep theirs.
+    let homes = ["volumes", "snapshots", ".rootcellar/kept"];
+    let homes = homes.map(|home| pools.each_ref().map(|pool| pool.join(home)));
+    for home in homes.into_iter().flatten().filter(|home| home.is_dir()) {
         for name in names(&home) {
             let is_on_its_way = !is_settled && name.starts_with("pvc-");
             let directory = home.join(name);
+            let is_snapshot = directory.join("snapshot.json").exists();
+            let file = if is_snapshot {
+                "snapshot.json"
+            } else {
+                "volume.json"
+            };
             let record = fs::read(directory.join(file)).unwrap();
             let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
             // An import sets it last, and the volume is not published before.
@@ -51,7 +49,7 @@ pub(super) fn are_as_recorded(scene: &Scene, is_settled: bool) {
             let quota = kernel::quota(&disk, project).unwrap();
             // Nobody writes into a snapshot, and an image has its own size. Both filesystems give such small
             // volumes the minimum number of inodes.
-            let (size, inodes) = if file == "snapshot.json" || !record["image"].is_null() {
+            let (size, inodes) = if is_snapshot || !record["image"].is_null() {
                 (0, 0)
             } else {
                 let size = record["size_bytes"].as_u64().unwrap();
