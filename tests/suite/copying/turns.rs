@@ -54,6 +54,10 @@ impl ManyFiles {
         let names = ["a", "b", "c", "d"];
         let running = names.map(|name| self.begin(scope, name, &Caller::default()));
         self.until(AT_ONCE, 0);
+        // A copy has its turn before its directory.
+        eventually("each copy has a directory", || {
+            self.staging().len() == AT_ONCE
+        });
         meanwhile();
         drop(opened);
         running.map(|copy| copy.join().unwrap()).into()
