@@ -5,6 +5,7 @@
 # initializes the pool.
 #
 # Env:   NODE NODE_ROOT  as node.sh sets them
+#        DEFAULT_SIZE    of the disk `default`, such as 8G; default: 4G on node1, 6G on node2
 set -eu
 pools=/var/lib/rootcellar/pools
 
@@ -15,7 +16,7 @@ disk() { # NAME SIZE FILESYSTEM
 }
 case $NODE in
 node1)
-    disk default 4G ext4
+    disk default "${DEFAULT_SIZE:-4G}" ext4
     disk late 1G ext4
     # Larger than node2's, so that only the parameter `enforcement` keeps a claim away.
     disk quota 3G ext4
@@ -23,7 +24,7 @@ node1)
     members="disk1 disk2 disk3 disk4"
     ;;
 *)
-    disk default 6G xfs
+    disk default "${DEFAULT_SIZE:-6G}" xfs
     disk fast 8G btrfs
     mount -o loop "$NODE_ROOT/fast.img" "$pools/fast"
     # Other data, so that one btrfs stays without quota.
