@@ -1,6 +1,7 @@
 //! Arbitrary messages, bytes and records. Every call is answered with a code that the table allows.
 //! Every record on the disk is served or left alone. Nothing else changes.
 
+mod admins;
 mod messages;
 mod records;
 mod wire;
@@ -81,13 +82,13 @@ impl Call {
 
 macro_rules! calls {
     ($($types:ident $package:literal {
-        $($service:ident($messages:ident): $($request:ident)+ => $allowed:expr;)*
+        $($service:ident($messages:path): $($request:ident)+ => $allowed:expr;)*
     })*) => {
         [$($($(Call {
             package: $package,
             service: stringify!($service),
             request: stringify!($request),
-            messages: messages::$messages,
+            messages: $messages,
             reads: |bytes| Some(format!("{:?}", $types::$request::decode(bytes).ok()?)),
             allowed: &$allowed,
         },)+)*)*]
@@ -99,44 +100,58 @@ use Code::{
     ResourceExhausted, Unimplemented,
 };
 
-/// Every call of `proto/csi.proto`, and the calls of `proto/rootcellar.proto` about limits of I/O. After the last one, no
-/// volume gets limits any more.
-const CALLS: [Call; 38] = calls! { csi "csi.v1" {
-    Identity(others): GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest => [];
-    Controller(create): CreateVolumeRequest
+/// Every call of `proto/csi.proto` and of `proto/rootcellar.proto`. After the last one, no volume gets limits any more.
+const CALLS: [Call; 48] = calls! { csi "csi.v1" {
+    Identity(messages::others): GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest => [];
+    Controller(messages::create): CreateVolumeRequest
         => [InvalidArgument, OutOfRange, NotFound, AlreadyExists, ResourceExhausted];
-    Controller(delete): DeleteVolumeRequest => [InvalidArgument, FailedPrecondition];
-    Controller(validate): ValidateVolumeCapabilitiesRequest => [InvalidArgument, NotFound];
-    Controller(list): ListVolumesRequest => [InvalidArgument, Aborted];
-    Controller(capacity): GetCapacityRequest => [];
-    Controller(get): ControllerGetVolumeRequest => [InvalidArgument, NotFound];
-    Controller(create_snapshot): CreateSnapshotRequest
+    Controller(messages::delete): DeleteVolumeRequest => [InvalidArgument, FailedPrecondition];
+    Controller(messages::validate): ValidateVolumeCapabilitiesRequest => [InvalidArgument, NotFound];
+    Controller(messages::list): ListVolumesRequest => [InvalidArgument, Aborted];
+    Controller(messages::capacity): GetCapacityRequest => [];
+    Controller(messages::get): ControllerGetVolumeRequest => [InvalidArgument, NotFound];
+    Controller(messages::create_snapshot): CreateSnapshotRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Controller(delete_snapshot): DeleteSnapshotRequest => [InvalidArgument, FailedPrecondition];
-    Controller(list_snapshots): ListSnapshotsRequest => [InvalidArgument, Aborted];
-    Controller(get_snapshot): GetSnapshotRequest => [InvalidArgument, NotFound];
-    Controller(others): ControllerGetCapabilitiesRequest => [];
-    Node(publish): NodePublishVolumeRequest
+    Controller(messages::delete_snapshot): DeleteSnapshotRequest => [InvalidArgument, FailedPrecondition];
+    Controller(messages::list_snapshots): ListSnapshotsRequest => [InvalidArgument, Aborted];
+    Controller(messages::get_snapshot): GetSnapshotRequest => [InvalidArgument, NotFound];
+    Controller(messages::others): ControllerGetCapabilitiesRequest => [];
+    Node(messages::publish): NodePublishVolumeRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition];
-    Node(unpublish): NodeUnpublishVolumeRequest => [InvalidArgument, NotFound, AlreadyExists];
+    Node(messages::unpublish): NodeUnpublishVolumeRequest => [InvalidArgument, NotFound, AlreadyExists];
     // Both have the same fields.
-    Node(stats): NodeGetVolumeStatsRequest NodeGetVolumeHealthRequest
+    Node(messages::stats): NodeGetVolumeStatsRequest NodeGetVolumeHealthRequest
         => [InvalidArgument, NotFound];
-    Node(expand): NodeExpandVolumeRequest => [InvalidArgument, NotFound, OutOfRange];
-    Node(others): NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetStorageHealthRequest => [];
+    Node(messages::expand): NodeExpandVolumeRequest => [InvalidArgument, NotFound, OutOfRange];
+    Node(messages::others): NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetStorageHealthRequest => [];
 
-    Controller(others): ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
+    Controller(messages::others): ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
         ControllerListVolumeHealthRequest ControllerGetVolumeHealthRequest
         ControllerExpandVolumeRequest ControllerModifyVolumeRequest => [Unimplemented];
-    GroupController(others): GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
+    GroupController(messages::others): GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
         DeleteVolumeGroupSnapshotRequest GetVolumeGroupSnapshotRequest => [Unimplemented];
-    SnapshotMetadata(others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
+    SnapshotMetadata(messages::others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
         => [Unimplemented];
-    Node(others): NodeStageVolumeRequest NodeUnstageVolumeRequest => [Unimplemented];
+    Node(messages::others): NodeStageVolumeRequest NodeUnstageVolumeRequest => [Unimplemented];
 }
 admin "rootcellar.v1" {
-    Admin(limit): LimitVolumeRequest => [InvalidArgument, NotFound];
-    Admin(others): LiftLimitsRequest => [];
+    Admin(messages::limit): LimitVolumeRequest => [InvalidArgument, NotFound];
+    Admin(admins::undelete): UndeleteRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
+    Admin(admins::label): LabelVolumeRequest => [InvalidArgument, NotFound];
+    Admin(admins::enforce): EnforceVolumeRequest => [InvalidArgument, NotFound, FailedPrecondition];
+    Admin(admins::move_to): MoveVolumeRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
+    Admin(admins::advance): GetAdvanceRequest => [InvalidArgument, NotFound];
+    Admin(admins::check_import): CheckImportRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
+    Admin(admins::export): ExportVolumeRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
+    Admin(admins::import): ImportVolumeRequest
+        => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
+    Admin(admins::delete_now): DeleteNowRequest => [InvalidArgument, FailedPrecondition];
+    Admin(admins::purge): PurgeRequest => [InvalidArgument, NotFound];
+    Admin(messages::others): LiftLimitsRequest => [];
 }};
 
 /// A served pool with volumes, and foreign files around it.
@@ -330,9 +345,10 @@ const DEVICE: i64 = 1 << 20;
 /// How it is used.
 const BLOCK: AccessType = AccessType::Block(BlockVolume {});
 
-/// Starts a server that logs everything.
+/// Starts a server that logs everything, and whose pool keeps deleted objects.
 fn serve(node: &Node, cgroups: &Cgroups) -> Server {
-    let mut command = Server::command(node, &[node.pool_option()]);
+    let pool = format!("{},keep=1h", node.pool_option());
+    let mut command = Server::command(node, &[pool]);
     command.env("RUST_LOG", "rootcellar=trace");
     command.arg("--pods-cgroup").arg(cgroups.pods());
     Server::spawn(node, &mut command)
@@ -396,14 +412,14 @@ fn picture_protected(node: &Node) -> Picture {
     seen
 }
 
-/// Asserts that `CALLS` lists the calls of the specification.
+/// Asserts that `CALLS` lists the calls of the specification and those of the driver's own service.
 fn assert_all_calls() {
     let lines = include_str!("../../proto/csi.proto").lines();
+    let lines = lines.chain(include_str!("../../proto/rootcellar.proto").lines());
     let names = lines.filter_map(|line| line.trim().strip_prefix("rpc "));
     let names = names.map(|rest| rest.split('(').next().unwrap().trim());
     let mut names: Vec<&str> = names.collect();
-    let specified = CALLS.iter().filter(|call| call.package == "csi.v1");
-    let mut ours: Vec<&str> = specified.map(Call::name).collect();
+    let mut ours: Vec<&str> = CALLS.iter().map(Call::name).collect();
     names.sort_unstable();
     ours.sort_unstable();
     assert_eq!(ours, names);

@@ -15,16 +15,18 @@ use support::messages::{of_snapshot, of_volume};
 type Map = HashMap<String, String>;
 
 /// Encodes messages.
-fn bytes<M: Message>(messages: impl Strategy<Value = M> + 'static) -> BoxedStrategy<Vec<u8>> {
+pub(super) fn bytes<M: Message>(
+    messages: impl Strategy<Value = M> + 'static,
+) -> BoxedStrategy<Vec<u8>> {
     messages.prop_map(|message| message.encode_to_vec()).boxed()
 }
 
-fn one_of(texts: &[String]) -> BoxedStrategy<String> {
+pub(super) fn one_of(texts: &[String]) -> BoxedStrategy<String> {
     prop::sample::select(texts.to_vec()).boxed()
 }
 
 /// Strings that should never be a name, an id, a path or a value.
-fn odd() -> BoxedStrategy<String> {
+pub(super) fn odd() -> BoxedStrategy<String> {
     let foreign = "v1-00000000000040008000000000000000-00000000000050008000000000000000";
     let fixed = [
         "",
@@ -53,12 +55,12 @@ fn of_both<T>(one: &[T], other: &[T], what: impl Fn(&T) -> String) -> Vec<String
     one.iter().chain(other).map(what).collect()
 }
 
-fn name(known: &Known) -> BoxedStrategy<String> {
+pub(super) fn name(known: &Known) -> BoxedStrategy<String> {
     let ours = of_both(&known.kept, &known.deletable, |v| v.name.clone());
     prop_oneof![4 => one_of(&ours), 2 => "[a-z]{1,8}", 2 => odd()].boxed()
 }
 
-fn id(known: &Known) -> BoxedStrategy<String> {
+pub(super) fn id(known: &Known) -> BoxedStrategy<String> {
     let ours = of_both(&known.kept, &known.deletable, |v| v.id.clone());
     prop_oneof![5 => one_of(&ours), 2 => odd(), 1 => one_of(&ours).prop_map(|id| id.to_uppercase())]
         .boxed()
@@ -82,7 +84,7 @@ fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
 }
 
 /// As [`id`], for volumes that may be deleted.
-fn deletable(known: &Known) -> BoxedStrategy<String> {
+pub(super) fn deletable(known: &Known) -> BoxedStrategy<String> {
     let ours: Vec<String> = known.deletable.iter().map(|v| v.id.clone()).collect();
     prop_oneof![5 => one_of(&ours), 2 => odd()].boxed()
 }
