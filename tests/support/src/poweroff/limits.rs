@@ -25,7 +25,7 @@ pub(super) fn are_as_recorded(scene: &Scene, is_settled: bool) {
         for name in names(&home) {
             let is_on_its_way = !is_settled && name.starts_with("pvc-");
             let directory = home.join(name);
-            let is_snapshot = directory.join("snapshot.json").exists();
+            let is_snapshot = directory.join("snapshot.json").try_exists().unwrap();
             let file = if is_snapshot {
                 "snapshot.json"
             } else {
