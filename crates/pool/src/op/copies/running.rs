@@ -46,8 +46,11 @@ impl Copies {
         caller: &Caller,
         go_on: &dyn Fn() -> Result<(), Error>,
     ) -> Result<Option<Turn<'_>>, Error> {
-        let Some(place) = self.join() else {
-            return Ok(None);
+        go_on()?;
+        let place = match self.join() {
+            Joined::Runs(turn) => return Ok(Some(turn)),
+            Joined::Waits(place) => place,
+            Joined::Full => return Ok(None),
         };
         loop {
             go_on()?;
@@ -68,15 +71,20 @@ impl Copies {
         }
     }
 
-    fn join(&self) -> Option<Waiting<'_>> {
+    /// Takes a turn if there is one and no other copy waits for it, even if the caller has left: such a copy does not wait.
+    fn join(&self) -> Joined<'_> {
         let mut queue = lock(&self.queue);
+        if queue.waiting.is_empty() && queue.running < COPIES_AT_ONCE {
+            queue.running += 1;
+            return Joined::Runs(Turn(self));
+        }
         if queue.waiting.len() >= COPIES_WAITING {
-            return None;
+            return Joined::Full;
         }
         let number = queue.next;
         queue.next += 1;
         queue.waiting.push_back(number);
-        Some(Waiting {
+        Joined::Waits(Waiting {
             copies: self,
             number,
         })
@@ -98,6 +106,15 @@ impl Copies {
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
+}
+
+/// What a copy finds when it comes.
+#[derive(Debug)]
+enum Joined<'a> {
+    Runs(Turn<'a>),
+    Waits(Waiting<'a>),
+    /// As many wait as may.
+    Full,
 }
 
 /// The place of a copy among those that wait. When this is dropped, the next one is asked.
@@ -184,6 +201,17 @@ mod tests {
             assert!(!left.join().unwrap(), "nobody waits for it");
             assert!(next.join().unwrap());
         });
+    }
+
+    #[test]
+    fn only_a_copy_that_waits_ends_with_its_caller() {
+        let (copies, caller, left) = (&Copies::default(), &Caller::default(), &Caller::default());
+        left.leave();
+        let running: Vec<_> = (0..COPIES_AT_ONCE).map(|_| turn(copies, left)).collect();
+        assert!(running.iter().all(Option::is_some), "they do not wait");
+        assert!(turn(copies, left).is_none(), "it would wait");
+        drop(running);
+        assert!(turn(copies, caller).is_some());
     }
 
     #[test]
