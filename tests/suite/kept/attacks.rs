@@ -347,6 +347,22 @@ fn sizes_are_space_where_blocks_may_be_shared() {
     assert_eq!(pool.kept(), 0);
 }
 
+/// The bytes of a copy are reserved while they are written, so that a large file ends no kept volume whose space it does not
+/// need.
+///
+/// Proves: UD6.
+#[test]
+fn a_copy_of_a_large_file_needs_its_space_once() {
+    require!(loop_devices);
+    let pool = KeepingDisk::new(Disk::new("ext4").sized(1 << 30), &Fakes::default());
+    let source = pool.make("source", 300 * MIB, 280);
+    let old = pool.make("old", 300 * MIB, 200);
+    pool.delete(&old);
+    let copy = pool.driver().create_snapshot(&snapshot("s", source.id));
+    assert!(copy.unwrap().reserved.0 >= 280 * MIB);
+    assert_eq!(pool.kept(), 1);
+}
+
 /// Between UNAVAILABLE and the new volume there is no other refusal, although XFS frees blocks late, above all
 /// those of a file in many parts.
 ///

@@ -24,6 +24,8 @@ pub(super) struct Watch<'a> {
     of: Source,
     /// The most bytes that the original can contain. A copy finds more if files are moved ahead of it.
     most: u64,
+    /// Whether a written byte occupies a byte.
+    counts_written: bool,
     progress: Running<'a>,
     refused: AtomicBool,
     /// The error that ended the copy from within, if there is one.
@@ -40,6 +42,7 @@ impl<'a> Watch<'a> {
             copy: job.copy,
             of: job.plan.origin.source(),
             most: job.plan.origin.most(),
+            counts_written: !job.plan.disk.filesystem.copies_on_write(),
             progress: pool.advances.begin(job.copy, progress),
             refused: AtomicBool::new(false),
             refusal: Mutex::new(None),
@@ -83,6 +86,11 @@ impl CopyWatch for Watch<'_> {
 
     fn wrote(&self, bytes: u64) {
         self.progress.wrote(bytes);
+        // The blocks of a large file would otherwise count twice at its end: as used, and as bytes to reserve. A filesystem
+        // that may compress them says only then how many there are.
+        if self.counts_written {
+            self.cover(self.progress.advance().done);
+        }
     }
 
     fn stopped(&self) -> bool {
