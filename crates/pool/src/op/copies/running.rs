@@ -53,7 +53,6 @@ impl Copies {
             Joined::Full => return Ok(None),
         };
         loop {
-            go_on()?;
             let mut queue = lock(&self.queue);
             if caller.has_left() {
                 return Ok(None);
@@ -68,6 +67,7 @@ impl Copies {
             };
             // An error says that a thread panicked with the lock, which the next round takes all the same.
             drop(self.changed.wait_timeout(queue, time_left.min(ASK_EVERY)));
+            go_on()?;
         }
     }
 
