@@ -1,7 +1,6 @@
 //! Arbitrary messages, bytes and records. Every call is answered with a code that the table allows.
 //! Every record on the disk is served or left alone. Nothing else changes.
 
-mod admins;
 mod messages;
 mod records;
 mod wire;
@@ -82,13 +81,13 @@ impl Call {
 
 macro_rules! calls {
     ($($types:ident $package:literal {
-        $($service:ident($messages:path): $($request:ident)+ => $allowed:expr;)*
+        $($service:ident($messages:ident): $($request:ident)+ => $allowed:expr;)*
     })*) => {
         [$($($(Call {
             package: $package,
             service: stringify!($service),
             request: stringify!($request),
-            messages: $messages,
+            messages: messages::$messages,
             reads: |bytes| Some(format!("{:?}", $types::$request::decode(bytes).ok()?)),
             allowed: &$allowed,
         },)+)*)*]
@@ -102,56 +101,56 @@ use Code::{
 
 /// Every call of `proto/csi.proto` and of `proto/rootcellar.proto`. After the last one, no volume gets limits any more.
 const CALLS: [Call; 48] = calls! { csi "csi.v1" {
-    Identity(messages::others): GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest => [];
-    Controller(messages::create): CreateVolumeRequest
+    Identity(others): GetPluginInfoRequest GetPluginCapabilitiesRequest ProbeRequest => [];
+    Controller(create): CreateVolumeRequest
         => [InvalidArgument, OutOfRange, NotFound, AlreadyExists, ResourceExhausted];
-    Controller(messages::delete): DeleteVolumeRequest => [InvalidArgument, FailedPrecondition];
-    Controller(messages::validate): ValidateVolumeCapabilitiesRequest => [InvalidArgument, NotFound];
-    Controller(messages::list): ListVolumesRequest => [InvalidArgument, Aborted];
-    Controller(messages::capacity): GetCapacityRequest => [];
-    Controller(messages::get): ControllerGetVolumeRequest => [InvalidArgument, NotFound];
-    Controller(messages::create_snapshot): CreateSnapshotRequest
+    Controller(delete): DeleteVolumeRequest => [InvalidArgument, FailedPrecondition];
+    Controller(validate): ValidateVolumeCapabilitiesRequest => [InvalidArgument, NotFound];
+    Controller(list): ListVolumesRequest => [InvalidArgument, Aborted];
+    Controller(capacity): GetCapacityRequest => [];
+    Controller(get): ControllerGetVolumeRequest => [InvalidArgument, NotFound];
+    Controller(create_snapshot): CreateSnapshotRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Controller(messages::delete_snapshot): DeleteSnapshotRequest => [InvalidArgument, FailedPrecondition];
-    Controller(messages::list_snapshots): ListSnapshotsRequest => [InvalidArgument, Aborted];
-    Controller(messages::get_snapshot): GetSnapshotRequest => [InvalidArgument, NotFound];
-    Controller(messages::others): ControllerGetCapabilitiesRequest => [];
-    Node(messages::publish): NodePublishVolumeRequest
+    Controller(delete_snapshot): DeleteSnapshotRequest => [InvalidArgument, FailedPrecondition];
+    Controller(list_snapshots): ListSnapshotsRequest => [InvalidArgument, Aborted];
+    Controller(get_snapshot): GetSnapshotRequest => [InvalidArgument, NotFound];
+    Controller(others): ControllerGetCapabilitiesRequest => [];
+    Node(publish): NodePublishVolumeRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition];
-    Node(messages::unpublish): NodeUnpublishVolumeRequest => [InvalidArgument, NotFound, AlreadyExists];
+    Node(unpublish): NodeUnpublishVolumeRequest => [InvalidArgument, NotFound, AlreadyExists];
     // Both have the same fields.
-    Node(messages::stats): NodeGetVolumeStatsRequest NodeGetVolumeHealthRequest
+    Node(stats): NodeGetVolumeStatsRequest NodeGetVolumeHealthRequest
         => [InvalidArgument, NotFound];
-    Node(messages::expand): NodeExpandVolumeRequest => [InvalidArgument, NotFound, OutOfRange];
-    Node(messages::others): NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetStorageHealthRequest => [];
+    Node(expand): NodeExpandVolumeRequest => [InvalidArgument, NotFound, OutOfRange];
+    Node(others): NodeGetCapabilitiesRequest NodeGetInfoRequest NodeGetStorageHealthRequest => [];
 
-    Controller(messages::others): ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
+    Controller(others): ControllerPublishVolumeRequest ControllerUnpublishVolumeRequest
         ControllerListVolumeHealthRequest ControllerGetVolumeHealthRequest
         ControllerExpandVolumeRequest ControllerModifyVolumeRequest => [Unimplemented];
-    GroupController(messages::others): GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
+    GroupController(others): GroupControllerGetCapabilitiesRequest CreateVolumeGroupSnapshotRequest
         DeleteVolumeGroupSnapshotRequest GetVolumeGroupSnapshotRequest => [Unimplemented];
-    SnapshotMetadata(messages::others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
+    SnapshotMetadata(others): GetMetadataAllocatedRequest GetMetadataDeltaRequest
         => [Unimplemented];
-    Node(messages::others): NodeStageVolumeRequest NodeUnstageVolumeRequest => [Unimplemented];
+    Node(others): NodeStageVolumeRequest NodeUnstageVolumeRequest => [Unimplemented];
 }
 admin "rootcellar.v1" {
-    Admin(messages::limit): LimitVolumeRequest => [InvalidArgument, NotFound];
-    Admin(admins::undelete): UndeleteRequest
+    Admin(limit): LimitVolumeRequest => [InvalidArgument, NotFound];
+    Admin(undelete): UndeleteRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Admin(admins::label): LabelVolumeRequest => [InvalidArgument, NotFound];
-    Admin(admins::enforce): EnforceVolumeRequest => [InvalidArgument, NotFound, FailedPrecondition];
-    Admin(admins::move_to): MoveVolumeRequest
+    Admin(label): LabelVolumeRequest => [InvalidArgument, NotFound];
+    Admin(enforce): EnforceVolumeRequest => [InvalidArgument, NotFound, FailedPrecondition];
+    Admin(move_to): MoveVolumeRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Admin(admins::advance): GetAdvanceRequest => [InvalidArgument, NotFound];
-    Admin(admins::check_import): CheckImportRequest
+    Admin(advance): GetAdvanceRequest => [InvalidArgument, NotFound];
+    Admin(check_import): CheckImportRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Admin(admins::export): ExportVolumeRequest
+    Admin(export): ExportVolumeRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Admin(admins::import): ImportVolumeRequest
+    Admin(import): ImportVolumeRequest
         => [InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted];
-    Admin(admins::delete_now): DeleteNowRequest => [InvalidArgument, FailedPrecondition];
-    Admin(admins::purge): PurgeRequest => [InvalidArgument, NotFound];
-    Admin(messages::others): LiftLimitsRequest => [];
+    Admin(delete_now): DeleteNowRequest => [InvalidArgument, FailedPrecondition];
+    Admin(purge): PurgeRequest => [InvalidArgument, NotFound];
+    Admin(others): LiftLimitsRequest => [];
 }};
 
 /// A served pool with volumes, and foreign files around it.

@@ -1,32 +1,34 @@
 //! Messages of every call that the driver serves, with a random mix of valid and invalid fields.
 
+mod admin;
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;
 use prost::Message;
+use rootcellar::csi;
 use rootcellar::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use rootcellar::volume::{Class, Parametrized, SnapshotClass};
-use rootcellar::{admin, csi};
 
-use super::{Known, SECRET};
+use super::{Known, Named, SECRET};
 use support::NODE;
 use support::messages::{of_snapshot, of_volume};
+
+pub use admin::*;
 
 type Map = HashMap<String, String>;
 
 /// Encodes messages.
-pub(super) fn bytes<M: Message>(
-    messages: impl Strategy<Value = M> + 'static,
-) -> BoxedStrategy<Vec<u8>> {
+fn bytes<M: Message>(messages: impl Strategy<Value = M> + 'static) -> BoxedStrategy<Vec<u8>> {
     messages.prop_map(|message| message.encode_to_vec()).boxed()
 }
 
-pub(super) fn one_of(texts: &[String]) -> BoxedStrategy<String> {
+fn one_of(texts: &[String]) -> BoxedStrategy<String> {
     prop::sample::select(texts.to_vec()).boxed()
 }
 
 /// Strings that should never be a name, an id, a path or a value.
-pub(super) fn odd() -> BoxedStrategy<String> {
+fn odd() -> BoxedStrategy<String> {
     let foreign = "v1-00000000000040008000000000000000-00000000000050008000000000000000";
     let fixed = [
         "",
@@ -55,12 +57,12 @@ fn of_both<T>(one: &[T], other: &[T], what: impl Fn(&T) -> String) -> Vec<String
     one.iter().chain(other).map(what).collect()
 }
 
-pub(super) fn name(known: &Known) -> BoxedStrategy<String> {
+fn name(known: &Known) -> BoxedStrategy<String> {
     let ours = of_both(&known.kept, &known.deletable, |v| v.name.clone());
     prop_oneof![4 => one_of(&ours), 2 => "[a-z]{1,8}", 2 => odd()].boxed()
 }
 
-pub(super) fn id(known: &Known) -> BoxedStrategy<String> {
+fn id(known: &Known) -> BoxedStrategy<String> {
     let ours = of_both(&known.kept, &known.deletable, |v| v.id.clone());
     prop_oneof![5 => one_of(&ours), 2 => odd(), 1 => one_of(&ours).prop_map(|id| id.to_uppercase())]
         .boxed()
@@ -83,10 +85,13 @@ fn snapshot_id(known: &Known) -> BoxedStrategy<String> {
     .boxed()
 }
 
+fn ids(named: &[Named]) -> Vec<String> {
+    named.iter().map(|object| object.id.clone()).collect()
+}
+
 /// As [`id`], for volumes that may be deleted.
-pub(super) fn deletable(known: &Known) -> BoxedStrategy<String> {
-    let ours: Vec<String> = known.deletable.iter().map(|v| v.id.clone()).collect();
-    prop_oneof![5 => one_of(&ours), 2 => odd()].boxed()
+fn deletable(known: &Known) -> BoxedStrategy<String> {
+    prop_oneof![5 => one_of(&ids(&known.deletable)), 2 => odd()].boxed()
 }
 
 fn target(known: &Known) -> BoxedStrategy<String> {
@@ -258,11 +263,7 @@ pub fn create_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
 }
 
 pub fn delete_snapshot(known: &Known) -> BoxedStrategy<Vec<u8>> {
-    let ours: Vec<String> = known
-        .deletable_snapshots
-        .iter()
-        .map(|s| s.id.clone())
-        .collect();
+    let ours = ids(&known.deletable_snapshots);
     let id = prop_oneof![3 => one_of(&ours), 2 => odd(), 1 => id(known)];
     let requests = (id, secrets()).prop_map(|(snapshot_id, secrets)| csi::DeleteSnapshotRequest {
         snapshot_id,
@@ -417,37 +418,6 @@ pub fn expand(known: &Known) -> BoxedStrategy<Vec<u8>> {
                 secrets,
             }
         });
-    bytes(requests)
-}
-
-/// Changes of the limits of a volume that may have some, and of others.
-pub fn limit(known: &Known) -> BoxedStrategy<Vec<u8>> {
-    let limited = [known.limited.id.clone()];
-    let id = prop_oneof![3 => one_of(&limited), 1 => id(known)];
-    let limit = |valid: [u64; 3]| {
-        let edges = [1, 9, (1 << 20) - 1, u64::from(u32::MAX), 1 << 63, u64::MAX];
-        let value = prop_oneof![
-            9 => prop::sample::select(valid.to_vec()),
-            1 => prop::sample::select(edges.to_vec()),
-            1 => any::<u64>(),
-        ];
-        prop::option::of(value)
-    };
-    let bytes_per_second = || limit([0, 1 << 20, 50 << 20]);
-    let operations = || limit([0, 10, 500]);
-    let limits = (
-        bytes_per_second(),
-        bytes_per_second(),
-        operations(),
-        operations(),
-    );
-    let requests = (id, limits).prop_map(|(volume_id, limits)| admin::LimitVolumeRequest {
-        volume_id,
-        read_bytes: limits.0,
-        write_bytes: limits.1,
-        read_operations: limits.2,
-        write_operations: limits.3,
-    });
     bytes(requests)
 }
 

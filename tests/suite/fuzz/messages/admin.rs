@@ -1,11 +1,11 @@
-//! Messages of the calls of the driver's own service, but for the limits of I/O. Those that change a volume name only the
+//! Messages of the calls of the driver's own service. Those that change more of a volume than its limits name only the
 //! volumes that requests may delete.
 
 use proptest::prelude::*;
 use rootcellar::admin;
 
-use super::Known;
-use super::messages::{bytes, deletable, id, name, odd, one_of};
+use super::super::Known;
+use super::{bytes, deletable, id, ids, name, odd, one_of};
 
 /// A valid value, an empty one, or an odd one.
 fn mostly(valid: &[&str]) -> BoxedStrategy<String> {
@@ -17,12 +17,39 @@ fn pool() -> BoxedStrategy<String> {
     mostly(&["default", "default/disk1", "disk1"])
 }
 
+/// Changes of the limits of a volume that may have some, and of others.
+pub fn limit(known: &Known) -> BoxedStrategy<Vec<u8>> {
+    let limited = [known.limited.id.clone()];
+    let id = prop_oneof![3 => one_of(&limited), 1 => id(known)];
+    let limit = |valid: [u64; 3]| {
+        let edges = [1, 9, (1 << 20) - 1, u64::from(u32::MAX), 1 << 63, u64::MAX];
+        let value = prop_oneof![
+            9 => prop::sample::select(valid.to_vec()),
+            1 => prop::sample::select(edges.to_vec()),
+            1 => any::<u64>(),
+        ];
+        prop::option::of(value)
+    };
+    let bytes_per_second = || limit([0, 1 << 20, 50 << 20]);
+    let operations = || limit([0, 10, 500]);
+    let limits = (
+        bytes_per_second(),
+        bytes_per_second(),
+        operations(),
+        operations(),
+    );
+    let requests = (id, limits).prop_map(|(volume_id, limits)| admin::LimitVolumeRequest {
+        volume_id,
+        read_bytes: limits.0,
+        write_bytes: limits.1,
+        read_operations: limits.2,
+        write_operations: limits.3,
+    });
+    bytes(requests)
+}
+
 pub fn undelete(known: &Known) -> BoxedStrategy<Vec<u8>> {
-    let snapshots = known
-        .deletable_snapshots
-        .iter()
-        .map(|snapshot| snapshot.id.clone());
-    let snapshots: Vec<String> = snapshots.collect();
+    let snapshots = ids(&known.deletable_snapshots);
     let ids = prop_oneof![4 => deletable(known), 2 => one_of(&snapshots), 1 => id(known)];
     let entry = mostly(&["", "00000000-0000-4000-8000-000000000000"]);
     let name = prop_oneof![3 => Just(String::new()), 1 => "[a-z]{1,8}", 1 => odd()];
