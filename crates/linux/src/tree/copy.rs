@@ -116,6 +116,16 @@ impl<'a> Work<'a> {
         lock(&self.copied)
     }
 
+    /// Announces an entry before its content is copied.
+    fn begin(&self, source: &Source) -> Result<(), Reason> {
+        let watch = self.copying.watch;
+        watch.begins(occupied(&source.status));
+        if watch.stopped() {
+            return Err(fault::stopped());
+        }
+        Ok(())
+    }
+
     fn count(&self, bytes: u64) {
         self.copied().entries += 1;
         self.copying.watch.copied(bytes);
@@ -250,6 +260,7 @@ impl<'a> Work<'a> {
             Err(Errno::EXIST) => return Ok(None),
             made => made.context("make a directory")?,
         }
+        self.begin(&source)?;
         let target = os::open_dir(&dir.target, name).context("open a copied directory")?;
         self.keep_in_place(&source, &target)?;
         Ok(Some(Dir {

@@ -92,7 +92,8 @@ impl Work<'_> {
         source: &Source,
         flags: IFlags,
     ) -> Result<bool, Reason> {
-        let made = if source.kind() == FileType::RegularFile {
+        let is_file = source.kind() == FileType::RegularFile;
+        let made = if is_file {
             self.make_file(dir, name, source)?
         } else {
             Node::of(source)?.make(self.copying.os, &dir.target, name)?
@@ -100,12 +101,17 @@ impl Work<'_> {
         let Some(target) = made else {
             return Ok(false);
         };
+        self.begin(source)?;
+        if is_file {
+            let Source { inode, status } = source;
+            self.copying.transfer(inode, &target, status.stx_size)?;
+        }
         self.give(source, &target, flags)?;
         self.count(occupied(&source.status));
         Ok(true)
     }
 
-    /// Makes a file with the content of another; `None` if the name exists.
+    /// Makes an empty file for the content of another; `None` if the name exists.
     fn make_file(
         &self,
         dir: &Dir<'_>,
@@ -121,7 +127,6 @@ impl Work<'_> {
             created => created.context("make a file")?,
         };
         self.keep_in_place(source, &target)?;
-        self.copying.transfer(inode, &target, status.stx_size)?;
         Ok(Some(target))
     }
 }

@@ -15,6 +15,9 @@ pub enum Transfer {
 }
 
 pub trait CopyWatch: Sync {
+    /// Called before the content of an entry is copied, with the bytes that the entry occupies at
+    /// the source.
+    fn begins(&self, _bytes: u64) {}
     /// Called for every entry, with the bytes that it occupies at the source. A file with several
     /// names has bytes only the first time.
     fn copied(&self, bytes: u64);

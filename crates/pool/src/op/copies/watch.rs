@@ -1,7 +1,7 @@
 //! The watch over a copy: it counts, reserves what is copied, and ends the copy.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use linux::sync::lock;
 use linux::tree::CopyWatch;
@@ -24,8 +24,8 @@ pub(super) struct Watch<'a> {
     of: Source,
     /// The most bytes that the original can contain. A copy finds more if files are moved ahead of it.
     most: u64,
-    /// Whether a written byte occupies a byte.
-    counts_written: bool,
+    /// The bytes that the entries occupy whose copies have begun.
+    begun: AtomicU64,
     progress: Running<'a>,
     refused: AtomicBool,
     /// The error that ended the copy from within, if there is one.
@@ -42,7 +42,7 @@ impl<'a> Watch<'a> {
             copy: job.copy,
             of: job.plan.origin.source(),
             most: job.plan.origin.most(),
-            counts_written: !job.plan.disk.filesystem.copies_on_write(),
+            begun: AtomicU64::new(0),
             progress: pool.advances.begin(job.copy, progress),
             refused: AtomicBool::new(false),
             refusal: Mutex::new(None),
@@ -57,7 +57,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Reserves the bytes copied so far, because the original may be larger than measured, and grow.
+    /// Reserves these bytes, because the original may be larger than measured, and grow.
     fn cover(&self, bytes: u64) {
         if bytes <= self.reservation.size().0.min(self.most) {
             return;
@@ -76,21 +76,23 @@ impl<'a> Watch<'a> {
 }
 
 impl CopyWatch for Watch<'_> {
+    /// Reserves the bytes of a file before they are written, because afterwards they would count twice: as used, and as
+    /// bytes to reserve. It also refuses a file that cannot fit before anything of it is written.
+    fn begins(&self, bytes: u64) {
+        let before = self.begun.fetch_add(bytes, Ordering::Relaxed);
+        self.cover(before.saturating_add(bytes));
+    }
+
     fn copied(&self, bytes: u64) {
         self.advance();
         let copies = &self.pool.copies;
         copies.entries.fetch_add(1, Ordering::Relaxed);
         copies.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.cover(self.progress.add(bytes));
+        self.progress.add(bytes);
     }
 
     fn wrote(&self, bytes: u64) {
         self.progress.wrote(bytes);
-        // The blocks of a large file would otherwise count twice at its end: as used, and as bytes to reserve. A filesystem
-        // that may compress them says only then how many there are.
-        if self.counts_written {
-            self.cover(self.progress.advance().done);
-        }
     }
 
     fn stopped(&self) -> bool {
