@@ -149,7 +149,10 @@ fn a_copy_stops_when_it_is_asked_to() {
         .copy("target", &copying(&os, Transfer::Copy, &count))
         .unwrap();
     let pieces = asked - count.asked.into_inner();
-    assert_eq!(pieces, 4, "asked twice before the content, and twice within it");
+    assert_eq!(
+        pieces, 4,
+        "asked twice before the content, and twice within it"
+    );
 }
 
 /// Panics at an entry.
